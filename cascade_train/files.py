@@ -1,0 +1,50 @@
+"""Files written beside and renamed, so that a reader never sees half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def written_beside(path: Path) -> Iterator[Path]:
+    """Yield a fresh name beside ``path``; on a clean exit flush it to disk and rename it to ``path``.
+
+    On an exception the half-written file is removed and ``path`` is as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield beside
+        with beside.open("rb+") as handle:
+            os.fsync(handle.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` in one visible step."""
+    with written_beside(path) as beside:
+        beside.write_bytes(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 ``text`` to ``path`` in one visible step, newlines as they are."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as readable JSON to ``path`` in one visible step."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_with(path: Path, writer: Callable[[Path], object]) -> None:
+    """Let ``writer`` fill a file beside ``path``, then rename it to ``path``."""
+    with written_beside(path) as beside:
+        writer(beside)

@@ -1,0 +1,1 @@
+"""What a node may ask of the place it runs in."""

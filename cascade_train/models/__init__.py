@@ -1,0 +1,1 @@
+"""Stable Cascade's parts: descriptions, loading, key layouts, the bundled nano model."""

@@ -1,0 +1,46 @@
+"""What travels on a CASCADE_MODELS link: which parts, from which files, at which precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cascade_train.digest import digest, local
+
+Part = Literal["compressor", "stage_c", "stage_b", "stage_a", "previewer", "text", "image"]
+"""The parts a Stable Cascade consists of. ``text`` is CLIP with its tokenizer, ``image`` CLIP vision."""
+
+Precision = Literal["fp32", "bf16"]
+
+
+@dataclass(frozen=True)
+class PartFile:
+    """One part: a safetensors file in the native layout, or for ``text`` and ``image`` a folder in
+    Hugging Face layout. ``content`` identifies what is in it wherever it lies."""
+
+    part: Part
+    content: str
+    path: str = local()
+
+
+@dataclass(frozen=True)
+class AppliedRun:
+    """A trained run laid over the models: the position's name, how strongly, and its checkpoint folder."""
+
+    position: str
+    strength: float
+    checkpoint: str = local()
+
+
+@dataclass(frozen=True)
+class ModelsSpec:
+    """An immutable description of a Stable Cascade; nothing is loaded until a part is asked for."""
+
+    name: str = local()
+    parts: tuple[PartFile, ...] = ()
+    precision: Precision = "fp32"
+    applied: tuple[AppliedRun, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        return digest(self)

@@ -1,0 +1,134 @@
+"""What a run is made of, as values: target, optimizer, run, block, position. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, Union
+
+from cascade_train.data.spec import Dataset
+from cascade_train.digest import digest, local
+from cascade_train.models.spec import ModelsSpec
+
+
+@dataclass(frozen=True)
+class TokenSpec:
+    """Text tokens to train.
+
+    ``new`` holds (name, regular expression) pairs: the token is written ``[name]`` in captions and starts
+    as the mean of the embeddings whose vocabulary entry matches the expression. ``existing`` are regular
+    expressions over the vocabulary whose rows are trained in place.
+    """
+
+    new: tuple[tuple[str, str], ...] = ()
+    existing: tuple[str, ...] = ()
+    learning_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class LoRATarget:
+    """Low-rank adapters on Stage C. ``modules`` are name filters, comma-separated, as in the reference
+    (``attn`` hits every attention projection); ``tokens`` are trained beside them."""
+
+    rank: int = 8
+    alpha: float = 8.0
+    modules: str = "attn"
+    kind: Literal["lora", "dora"] = "lora"
+    tokens: TokenSpec | None = None
+
+
+@dataclass(frozen=True)
+class FullTarget:
+    """All weights of one part. ``init`` names a starting state when it is not the models' own: ``random``
+    (library initialisation) or a registered initialisation such as nano's."""
+
+    part: Literal["stage_c", "stage_b", "stage_a", "compressor", "text", "previewer"] = "stage_c"
+    init: str = "models"
+    config: str = ""
+    also: tuple[str, ...] = ()
+    """Further parts trained together with it (nano trains its text encoder with Stage C)."""
+
+
+Target = Union[LoRATarget, FullTarget]
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """Optimizer, learning-rate schedule and EMA. Rates are per step; ``warmup`` counts steps."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: int = 0
+    clip_norm: float = 1.0
+    ema: float = 0.0
+    """EMA decay per step; 0 keeps none."""
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """All that determines a run's weights before any block (DESIGN §3). ``total_steps`` is what the
+    learning-rate schedule spans. ``accumulation`` splits the batch of ``batch_size`` samples into that many
+    micro-batches and changes no result beyond rounding."""
+
+    models: ModelsSpec
+    dataset: Dataset
+    target: Target
+    optimizer: OptimizerSpec
+    seed: int = 0
+    batch_size: int = 4
+    accumulation: int = 1
+    total_steps: int = 1000
+    precision: Literal["fp32", "bf16"] = "fp32"
+    caption_dropout: float = 0.05
+    image_share: float = 0.1
+    """Share of samples that get their CLIP image embedding; the rest get zeros."""
+    loss_weight: Literal["p2", "adaptive", "min_snr_inverse", "none"] = "p2"
+    objective: Literal["epsilon", "v"] = "epsilon"
+    offset_noise: float = 0.0
+    label: str = local("")
+
+    @property
+    def digest(self) -> str:
+        return digest(self)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive steps under equal settings; None keeps the run's own."""
+
+    steps: int
+    learning_rate: float | None = None
+
+    def same_settings(self, other: Block) -> bool:
+        return replace(self, steps=0) == replace(other, steps=0)
+
+
+@dataclass(frozen=True)
+class Position:
+    """What travels on a CASCADE_RUN link: a run, and how far along which blocks. Never a live trainer."""
+
+    spec: RunSpec
+    blocks: tuple[Block, ...] = ()
+    folder: str = local("")
+    """The run folder, named by ``spec.digest``."""
+
+    @property
+    def step(self) -> int:
+        return sum(block.steps for block in self.blocks)
+
+    @property
+    def name(self) -> str:
+        """The digest of all that determines the weights here."""
+        return digest((self.spec.digest, self.blocks))
+
+    def after(self, block: Block) -> Position:
+        """This position and then ``block``; neighbouring blocks with equal settings become one."""
+        if block.steps <= 0:
+            return self
+        if self.blocks and self.blocks[-1].same_settings(block):
+            merged = replace(block, steps=self.blocks[-1].steps + block.steps)
+            return replace(self, blocks=(*self.blocks[:-1], merged))
+        return replace(self, blocks=(*self.blocks, block))
