@@ -1,0 +1,36 @@
+"""From a clean latent and noise to what the network sees and what it should answer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from cascade_train.diffusion.schedule import alpha_sigma, like
+
+Objective = Literal["epsilon", "v"]
+
+
+def noised(clean: Tensor, noise: Tensor, log_snr: Tensor) -> Tensor:
+    """x_t = a·x₀ + b·ε for ``clean`` and ``noise`` (B, …) at ``log_snr`` (B,)."""
+    a, b = alpha_sigma(log_snr)
+    return like(a, clean) * clean + like(b, clean) * noise
+
+
+def target(clean: Tensor, noise: Tensor, log_snr: Tensor, objective: Objective = "epsilon") -> Tensor:
+    """What the network should answer, (B, …): ε, or v = a·ε − b·x₀ (Salimans & Ho 2022, arXiv:2202.00512).
+
+    Raises:
+        ValueError: for an unknown objective.
+    """
+    if objective == "epsilon":
+        return noise
+    if objective == "v":
+        a, b = alpha_sigma(log_snr)
+        return like(a, clean) * noise - like(b, clean) * clean
+    raise ValueError(f"unknown objective {objective!r}")
+
+
+def per_sample_mse(prediction: Tensor, wanted: Tensor) -> Tensor:
+    """The mean squared error of each sample, (B,), over all other dimensions."""
+    return (prediction - wanted).square().flatten(1).mean(dim=1)
