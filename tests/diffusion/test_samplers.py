@@ -1,0 +1,102 @@
+"""Sampling against diffusers' own schedulers, and against data whose best denoiser is known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from diffusers import DDIMScheduler, DDPMWuerstchenScheduler
+
+from cascade_train.diffusion import samplers
+from cascade_train.diffusion.schedule import alpha_sigma
+from cascade_train.errors import CascadeError
+
+
+def test_a_ddpm_step_is_the_one_of_diffusers() -> None:
+    scheduler = DDPMWuerstchenScheduler()
+    scheduler.set_timesteps(20)
+    levels = samplers.sampling_logsnrs(20)
+    generator = torch.Generator().manual_seed(3)
+    x, epsilon = torch.randn(2, 16, 8, 8, generator=generator), torch.randn(2, 16, 8, 8, generator=generator)
+    for index in (0, 1, 7, 18):
+        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(9))
+        time = scheduler.timesteps[index].expand(2)
+        theirs = scheduler.step(epsilon, time, x, generator=torch.Generator().manual_seed(9)).prev_sample
+        ours = samplers.step_down(x, epsilon, levels[index], levels[index + 1], noise)
+        assert torch.allclose(ours, theirs, rtol=2e-4, atol=2e-4), index
+
+
+def test_a_ddim_step_is_the_one_of_diffusers() -> None:
+    scheduler = DDIMScheduler(num_train_timesteps=20, clip_sample=False, set_alpha_to_one=False)
+    levels = samplers.sampling_logsnrs(20)
+    a, _ = alpha_sigma(levels.double())
+    scheduler.alphas_cumprod = (a.flip(0)[1:]) ** 2  # index 19 is noise
+    scheduler.set_timesteps(20)
+    x, epsilon = torch.randn(1, 4, 4, 4), torch.randn(1, 4, 4, 4)
+    for index in (0, 5, 18):
+        theirs = scheduler.step(epsilon.double(), 19 - index, x.double()).prev_sample
+        ours = samplers.step_down(x, epsilon, levels[index], levels[index + 1], None)
+        assert torch.allclose(ours.double(), theirs, rtol=1e-3, atol=1e-3), index
+
+
+@pytest.mark.parametrize("sampler", samplers.SAMPLERS)
+def test_gaussian_data_comes_out_with_its_own_mean_and_spread(sampler: samplers.Sampler) -> None:
+    """For x₀ ~ N(m, s²) the best ε is known in closed form, so the sampler alone is on trial."""
+    mean, spread, count = 0.7, 0.4, 4000
+    levels = samplers.sampling_logsnrs(100)
+
+    def best_epsilon(x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        from cascade_train.diffusion.schedule import logsnr
+
+        a, b = alpha_sigma(logsnr(time[0].double()))
+        clean = mean + (a * spread**2 / (a**2 * spread**2 + b**2)) * (x.double() - a * mean)
+        return ((x.double() - a * clean) / b).float()
+
+    start = samplers.batch_noise(range(count), 0, (1, 1, 1), samplers.STAGE_C_NOISE)
+    drawn = samplers.sample(best_epsilon, start, levels, range(count), sampler=sampler)
+    assert abs(float(drawn.mean()) - mean) < 0.03
+    assert abs(float(drawn.std()) - spread) < 0.03
+
+
+def test_noise_belongs_to_a_picture_and_not_to_its_batch() -> None:
+    alone = samplers.batch_noise([7], 3, (16, 8, 8), samplers.STAGE_C_NOISE)
+    among = samplers.batch_noise([1, 7, 2], 3, (16, 8, 8), samplers.STAGE_C_NOISE)
+    assert torch.equal(alone[0], among[1])
+    assert not torch.equal(among[0], among[2])
+    assert not torch.equal(alone, samplers.batch_noise([7], 4, (16, 8, 8), samplers.STAGE_C_NOISE))
+    assert not torch.equal(alone, samplers.batch_noise([7], 3, (16, 8, 8), samplers.STAGE_B_NOISE))
+
+
+def test_guidance_by_hand() -> None:
+    conditional, unconditional = torch.tensor([[1.0, 3.0], [0.0, 2.0]]), torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    plain = samplers.guided(conditional, unconditional, 2.0, 0.0)
+    assert torch.equal(plain, torch.tensor([[2.0, 6.0], [-1.0, 3.0]]))
+    # The spread of each row doubles under guidance and is drawn back half of the way.
+    half = samplers.guided(conditional, unconditional, 2.0, 0.5)
+    assert torch.allclose(half, plain * 0.75)
+    assert torch.allclose(samplers.guided(conditional, unconditional, 1.0, 0.7), conditional)
+
+
+def test_guidance_of_one_picture_does_not_look_at_its_neighbour() -> None:
+    conditional, unconditional = torch.randn(3, 4, 2, 2), torch.randn(3, 4, 2, 2)
+    alone = samplers.guided(conditional[1:2], unconditional[1:2], 5.0, 0.7)
+    assert torch.equal(alone[0], samplers.guided(conditional, unconditional, 5.0, 0.7)[1])
+
+
+def test_the_shift_moves_the_schedule_towards_noise() -> None:
+    plain, shifted = samplers.sampling_logsnrs(10), samplers.sampling_logsnrs(10, shift=2.0)
+    assert torch.allclose(plain - shifted, torch.full_like(plain, 2 * math.log(2)), atol=1e-5)
+
+
+def test_image_to_image_starts_where_the_strength_says() -> None:
+    levels = samplers.sampling_logsnrs(10, start=0.5)
+    assert abs(float(levels[0]) - -0.0246266) < 1e-4  # the reference's log-SNR at t = 0.5
+    assert len(levels) == 11
+
+
+def test_wrong_settings_are_refused_in_words() -> None:
+    with pytest.raises(CascadeError, match="0 steps"):
+        samplers.SamplerSettings(steps=0)
+    with pytest.raises(CascadeError, match="ddpm, ddim"):
+        samplers.SamplerSettings(sampler="euler")  # type: ignore[arg-type]
