@@ -1,0 +1,99 @@
+"""Node schemas in the form of ComfyUI's ``/object_info``, and how to read one input's entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Schema = Mapping[str, Any]
+"""One class's entry: input, input_order, output, output_name, output_is_list, output_node, …"""
+
+
+def object_info(classes: Mapping[str, type]) -> dict[str, dict[str, Any]]:
+    """The entry of each V1 class (``INPUT_TYPES``, ``RETURN_TYPES``, …), by id."""
+    return {name: describe(name, cls) for name, cls in classes.items()}
+
+
+def describe(name: str, cls: Any) -> dict[str, Any]:
+    """The ``/object_info`` entry of one V1 class."""
+    inputs = cls.INPUT_TYPES()
+    outputs = [_plain_type(kind) for kind in getattr(cls, "RETURN_TYPES", ())]
+    return {
+        "input": inputs,
+        "input_order": {group: list(entries) for group, entries in inputs.items()},
+        "output": outputs,
+        "output_is_list": list(getattr(cls, "OUTPUT_IS_LIST", [False] * len(outputs))),
+        "output_name": list(getattr(cls, "RETURN_NAMES", outputs)),
+        "output_tooltips": list(getattr(cls, "OUTPUT_TOOLTIPS", ())),
+        "name": name,
+        "display_name": str(getattr(cls, "DISPLAY_NAME", name)),
+        "description": str(getattr(cls, "DESCRIPTION", "")),
+        "python_module": cls.__module__,
+        "category": str(getattr(cls, "CATEGORY", "")),
+        "output_node": bool(getattr(cls, "OUTPUT_NODE", False)),
+    }
+
+
+def _plain_type(kind: Any) -> Any:
+    return list(kind) if isinstance(kind, (list, tuple)) else kind
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a class: ``type`` is a type name, ``"COMBO"`` for every list of choices."""
+
+    name: str
+    type: str
+    required: bool
+    options: Mapping[str, Any] = field(default_factory=dict)
+    choices: tuple[Any, ...] | None = None
+    """The values allowed, for a combo whose list is known."""
+
+    @property
+    def default(self) -> Any:
+        """What a new widget shows."""
+        if "default" in self.options:
+            return self.options["default"]
+        if self.type == "COMBO":
+            return self.choices[0] if self.choices else None
+        return {"INT": 0, "FLOAT": 0, "BOOLEAN": False, "STRING": ""}.get(self.type)
+
+
+def read_input(name: str, entry: Any, required: bool) -> Input:
+    """An input's ``/object_info`` entry (``[type]`` or ``[type, options]``) as an `Input`."""
+    parts = entry if isinstance(entry, (list, tuple)) else [entry]
+    kind = parts[0] if parts else "*"
+    options = parts[1] if len(parts) > 1 and isinstance(parts[1], Mapping) else {}
+    if isinstance(kind, (list, tuple)):
+        return Input(name, "COMBO", required, options, tuple(kind))
+    choices = None
+    if kind == "COMBO" and isinstance(options.get("options"), (list, tuple)):
+        choices = tuple(options["options"])
+    return Input(name, str(kind), required, options, choices)
+
+
+def inputs_of(schema: Schema) -> Iterator[Input]:
+    """Inputs in the order of their sockets and widgets: required, optional (each by ``input_order``).
+
+    Hidden inputs are left out.
+    """
+    groups = schema.get("input") or {}
+    orders = schema.get("input_order") or {}
+    for group in ("required", "optional"):
+        entries = groups.get(group) or {}
+        order = [name for name in orders.get(group) or () if name in entries]
+        listed = set(order)
+        order += [name for name in entries if name not in listed]
+        for name in order:
+            yield read_input(name, entries[name], group == "required")
+
+
+def pack_of(schema: Schema) -> str:
+    """Where a class comes from, for people: ``cascade-train``, ``ComfyUI``, or the pack's folder."""
+    module = str(schema.get("python_module") or "")
+    if module.startswith("cascade_train"):
+        return "cascade-train"
+    if module.startswith("custom_nodes."):
+        return module.split(".")[1]
+    return "ComfyUI"
