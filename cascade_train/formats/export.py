@@ -1,0 +1,125 @@
+"""Writing what a run has learned as files for other programs.
+
+Importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_train.errors import CascadeError
+from cascade_train.host.base import Folders
+from cascade_train.models.spec import ModelsSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMATS = ("ComfyUI", "diffusers")
+PRECISIONS = ("fp32", "bf16", "fp16")
+
+
+def export_path(folders: Folders, filename: str, run_folder: Path, default: str) -> Path:
+    """Where an export goes: ``filename`` inside the output folder, or ``default`` in the run's ``exports``.
+
+    The ending ``.safetensors`` may be left out.
+
+    Raises:
+        CascadeError: the name leaves the output folder.
+    """
+    name = filename.strip().removesuffix(".safetensors")
+    path = folders.resolve_write(name, "filename") if name else run_folder / "exports" / default
+    return path.with_name(path.name + ".safetensors")
+
+
+def export_stamp(folders: Folders, filename: str) -> Any:
+    """A value that changes when the exported file is taken away or replaced."""
+    try:
+        path = export_path(folders, filename, Path(), "")
+        status = path.stat() if filename.strip() else None
+    except (OSError, CascadeError):
+        return "not there"
+    return "in the run's folder" if status is None else (status.st_size, status.st_mtime_ns)
+
+
+def export_trained(kind: str, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], path: Path, *,
+                   format: str = "ComfyUI", precision: str = "fp32", models: ModelsSpec,
+                   metadata: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """Write a trained state (see `training.trained`) to ``path`` and beside it.
+
+    A LoRA becomes one file (ComfyUI) or one folder (diffusers: peft's own layout, named like the file without
+    its ending); each trained token a file ``<name>-<token>.safetensors``; full weights one file in native keys.
+
+    Returns:
+        everything written, the main thing first.
+
+    Raises:
+        CascadeError: an unknown format, or a state that the format cannot hold.
+    """
+    import torch
+
+    from cascade_train.formats import lora
+
+    if format not in FORMATS:
+        raise CascadeError(f"no export format is called '{format}'", fix=f"Use one of {', '.join(FORMATS)}")
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    written: list[Path] = []
+    if kind == "full":
+        return _full(tensors, path, dtype, format, models, metadata)
+    adapters = {key.removeprefix("stage_c."): value for key, value in tensors.items()
+                if key.startswith("stage_c.")}
+    if adapters:
+        made = lora.LoRA(adapters, float(settings["alpha"]))
+        if format == "ComfyUI":
+            lora.write_comfy(path, made, precision=dtype, base=_base_weights(models), metadata=metadata)
+            written.append(path)
+        else:
+            folder = path.with_suffix("")
+            lora.write_peft(folder, made, precision=dtype, metadata=metadata)
+            written.append(folder)
+    for token, row in zip(settings.get("tokens", ()), tensors.get("tokens.rows", ())):
+        name = token["name"].removesuffix("</w>")
+        safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
+        beside = path.with_name(f"{path.stem}-{safe}.safetensors")
+        lora.write_token(beside, token["name"], row.unsqueeze(0), metadata)
+        written.append(beside)
+    if not written:
+        raise CascadeError("the run has trained nothing that could be exported", where=str(path))
+    return tuple(written)
+
+
+def _full(tensors: Mapping[str, Tensor], path: Path, dtype: Any, format: str, models: ModelsSpec,
+          metadata: Mapping[str, str] | None) -> tuple[Path, ...]:
+    from cascade_train.models import layouts, weights
+
+    written = []
+    parts = sorted({key.partition(".")[0] for key in tensors}, key=lambda part: (part != "stage_c", part))
+    for number, part in enumerate(parts):
+        own = {key.partition(".")[2]: value for key, value in tensors.items() if key.startswith(part + ".")}
+        own = {key: value.to(dtype) if value.is_floating_point() else value for key, value in own.items()}
+        if part in ("stage_c", "stage_b") and format == "ComfyUI":
+            own = layouts.to_native(own)
+        file = path if number == 0 else path.with_name(f"{path.stem}-{part}.safetensors")
+        weights.write_tensors(file, own, _config(models, part), metadata=metadata)
+        written.append(file)
+    return tuple(written)
+
+
+def _config(models: ModelsSpec, part: str) -> Mapping[str, Any] | None:
+    """The configuration stored with the models' own file, which shapes alone may not show."""
+    from cascade_train.models import weights
+
+    file = next((each for each in models.parts if each.part == part), None)
+    if file is None or not Path(file.path).is_file():
+        return None
+    return weights.config_of(weights.read_header(Path(file.path))[1])
+
+
+def _base_weights(models: ModelsSpec) -> Callable[[str], Tensor]:
+    def weight(name: str) -> Tensor:
+        from cascade_train.models import library
+
+        return library.part(models, "stage_c").get_submodule(name).weight.detach().cpu()  # type: ignore[union-attr]
+
+    return weight

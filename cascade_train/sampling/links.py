@@ -1,0 +1,138 @@
+"""The inference chain over what travels on ComfyUI's own links: CONDITIONING, LATENT, IMAGE.
+
+A CONDITIONING is ``[[hidden (1, L, D), {"pooled_output": (1, D), …}]]`` and a LATENT
+``{"samples": tensor}``, as in core. Tensors that arrive are cloned: they may be shared and may have been made in
+inference mode.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from cascade_train.diffusion.samplers import Sampler, SamplerSettings
+from cascade_train.errors import CascadeError
+from cascade_train.host.base import Host
+from cascade_train.models import library
+from cascade_train.models.spec import ModelsSpec
+from cascade_train.sampling import stages
+from cascade_train.sampling.conditioning import Conditioning, encode_prompts, with_image
+from cascade_train.sampling.pipeline import fitted
+from cascade_train.sampling.sizes import picture_size, sampling_factor
+
+Link = list[list[Any]]
+Latent = dict[str, Any]
+PICTURE = "cascade_picture"
+"""Key of a Stage C LATENT that remembers (height, width) of the picture in pixels."""
+
+
+def to_link(condition: Conditioning) -> Link:
+    """One picture's conditions as CONDITIONING."""
+    extra: dict[str, Any] = {"pooled_output": condition.pooled[:, 0].cpu()}
+    if condition.image is not None:
+        extra["clip_image"] = condition.image[:, 0].cpu()
+    return [[condition.hidden.cpu(), extra]]
+
+
+def from_link(link: Link) -> Conditioning:
+    """The conditions in a CONDITIONING.
+
+    Raises:
+        CascadeError: it has no pooled text, or several entries.
+    """
+    if len(link) != 1 or link[0][1].get("pooled_output") is None:
+        raise CascadeError("this conditioning is not one of Stable Cascade", fix="Make it with Encode Text (Cascade)")
+    hidden, extra = link[0]
+    image = extra.get("clip_image")
+    return Conditioning(hidden.clone(), extra["pooled_output"].clone().unsqueeze(1),
+                        None if image is None else image.clone().unsqueeze(1))
+
+
+def encode_text(models: ModelsSpec, text: str, image: Tensor | None, host: Host) -> Link:
+    condition = encode_prompts(models, [text], host.device)
+    if image is not None:
+        condition = with_image(models, condition, image[:1].clone(), host.device)
+    return to_link(condition)
+
+
+def sample_stage_c(models: ModelsSpec, positive: Link, host: Host, *, seed: int, pictures: int, width: int,
+                   height: int, steps: int, cfg: float, rescale: float, sampler: Sampler, shift: float,
+                   strength: float, negative: Link | None = None, latent: Latent | None = None) -> Latent:
+    """Stage C latents of ``pictures`` pictures, or of as many as ``latent`` holds when that is more."""
+    start = None if latent is None else samples_of(latent, 16, "Sample Stage C").clone()
+    if latent is not None and not (width or height):
+        height, width = latent.get(PICTURE, (0, 0))
+    if start is not None and start.shape[0] > 1:
+        pictures = start.shape[0]
+    size = picture_size(library.geometry(models), width, height)
+    drawn = stages.sample_stage_c(
+        models, from_link(positive), _or_empty(models, negative, host), seeds=range(seed, seed + pictures),
+        size=size.stage_c, settings=SamplerSettings(steps, cfg, rescale, sampler, shift), start=start,
+        strength=strength, device=host.device, progress=host.progress)
+    return {"samples": drawn, PICTURE: size.picture}
+
+
+def decode_stage_b(models: ModelsSpec, stage_c: Latent, host: Host, *, seed: int, steps: int, cfg: float,
+                   sampler: Sampler, width: int, height: int, positive: Link | None = None,
+                   negative: Link | None = None) -> Latent:
+    """Stage A's latents; the picture's size is that of ``stage_c`` unless given."""
+    latents = samples_of(stage_c, 16, "Decode Stage B").clone()
+    geometry = library.geometry(models)
+    if not (width or height):
+        factor = sampling_factor(geometry)
+        multiple = 2 * geometry.stage_a_factor
+        height, width = stage_c.get(PICTURE) or (
+            int(side * factor) // multiple * multiple for side in latents.shape[2:])
+    size = picture_size(geometry, width, height)
+    empty = _or_empty(models, negative, host)
+    drawn = stages.decode_stage_b(
+        models, latents, from_link(positive) if positive is not None else empty, empty,
+        seeds=range(seed, seed + latents.shape[0]), size=size.stage_b,
+        settings=SamplerSettings(steps, cfg, sampler=sampler), device=host.device, progress=host.progress)
+    return {"samples": drawn}
+
+
+def decode_stage_a(models: ModelsSpec, stage_b: Latent, host: Host) -> Tensor:
+    return stages.decode_stage_a(models, samples_of(stage_b, 4, "Decode Stage A").clone(), host.device)
+
+
+def encode_stage_c(models: ModelsSpec, image: Tensor, host: Host) -> Latent:
+    size = picture_size(library.geometry(models), *_rounded(models, image))
+    latents = stages.encode_stage_c(models, fitted(image.clone(), size), host.device)
+    return {"samples": latents, PICTURE: size.picture}
+
+
+def encode_stage_a(models: ModelsSpec, image: Tensor, host: Host) -> Latent:
+    picture_size(library.geometry(models), image.shape[2], image.shape[1])
+    return {"samples": stages.encode_stage_a(models, image.clone(), host.device)}
+
+
+def preview_latent(models: ModelsSpec, stage_c: Latent, host: Host) -> Tensor:
+    return stages.preview_latents(models, samples_of(stage_c, 16, "Preview Latent").clone(), host.device)
+
+
+def samples_of(latent: Latent, channels: int, node: str) -> Tensor:
+    """The tensor of a LATENT; CascadeError when it is of another stage."""
+    samples = latent["samples"]
+    if samples.ndim != 4 or samples.shape[1] != channels:
+        stage = "Stage C" if channels == 16 else "Stage B"
+        raise CascadeError(f"{node} was given latents of shape {tuple(samples.shape)}",
+                           fix=f"It takes {stage} latents, which have {channels} channels")
+    return samples
+
+
+def _rounded(models: ModelsSpec, image: Tensor) -> tuple[int, int]:
+    """(width, height) of ``image`` rounded to what can be drawn."""
+    geometry = library.geometry(models)
+    multiple = 2 * geometry.stage_a_factor
+    height, width = (max(geometry.latent_factor, round(side / multiple) * multiple) for side in image.shape[1:3])
+    return width, height
+
+
+def _or_empty(models: ModelsSpec, link: Link | None, host: Host) -> Conditioning:
+    return encode_prompts(models, [""], host.device) if link is None else from_link(link)
+
+
+__all__ = ["decode_stage_a", "decode_stage_b", "encode_stage_a", "encode_stage_c", "encode_text", "from_link",
+           "preview_latent", "sample_stage_c", "samples_of", "to_link"]

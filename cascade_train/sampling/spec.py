@@ -1,0 +1,43 @@
+"""What travels on a CASCADE_PROMPTS link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cascade_train.errors import CascadeError
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Validation prompts and how they are drawn.
+
+    Picture j of every prompt uses seed ``seed`` + j, so that prompts and moments of a run can be compared.
+    A ``width`` or ``height`` of 0 means the models' native side, in pixels.
+    """
+
+    texts: tuple[str, ...]
+    negative: str = ""
+    pictures: int = 4
+    seed: int = 0
+    width: int = 0
+    height: int = 0
+    steps_c: int = 20
+    cfg_c: float = 4.0
+    rescale: float = 0.7
+    steps_b: int = 10
+    cfg_b: float = 1.1
+    sampler: Literal["ddpm", "ddim"] = "ddpm"
+    shift: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise CascadeError("there is no prompt", fix="Write at least one line of text")
+        if self.pictures < 1:
+            raise CascadeError(f"{self.pictures} pictures a prompt", fix="Use 1 or more")
+
+
+def prompts_from_lines(text: str) -> tuple[str, ...]:
+    """One prompt a line; blank lines and lines that begin with ``#`` are left out."""
+    lines = (line.strip() for line in text.splitlines())
+    return tuple(line for line in lines if line and not line.startswith("#"))

@@ -1,0 +1,239 @@
+"""Stage C, Stage B and Stage A, each as one function over whole batches of pictures.
+
+Latents are in ComfyUI's scale: Stage C's 16 channels as the network sees them, Stage B's 4 channels as Stage A
+does (0.43 of what Stage B's network sees). Pictures are (B, H, W, 3) floats in [0, 1]. Random numbers depend on a picture's own seed alone; a
+picture sampled in another batch differs by no more than the rounding of batched kernels (about 1e-4 in
+fp32).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from cascade_train.diffusion.samplers import (
+    STAGE_B_NOISE,
+    STAGE_C_NOISE,
+    SamplerSettings,
+    batch_noise,
+    guided,
+    noised,
+    sample,
+    sampling_logsnrs,
+)
+from cascade_train.errors import CascadeError
+from cascade_train.models import compressor, library
+from cascade_train.models.spec import ModelsSpec
+from cascade_train.models.stage_a import SCALE
+from cascade_train.sampling.conditioning import Conditioning
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Progress = Callable[[int, int, str, "Image.Image | None"], None]
+"""(done, total, line of text, preview or None); may raise to stop. `Host.progress` is one."""
+
+STAGE_C = SamplerSettings(steps=20, cfg=4.0, rescale=0.7)
+STAGE_B = SamplerSettings(steps=10, cfg=1.1, rescale=0.7)
+BATCH = 16
+"""Pictures that go through a network together; more only costs memory."""
+PREVIEW_EVERY = 5
+"""Steps between previews."""
+
+
+def silent(done: int, total: int, text: str = "", preview: Image.Image | None = None) -> None:
+    """A progress that tells nobody."""
+
+
+def sample_stage_c(
+    models: ModelsSpec,
+    condition: Conditioning,
+    negative: Conditioning,
+    *,
+    seeds: Sequence[int],
+    size: tuple[int, int],
+    settings: SamplerSettings = STAGE_C,
+    start: Tensor | None = None,
+    strength: float = 1.0,
+    device: str = "cpu",
+    progress: Progress = silent,
+    preview: bool = True,
+) -> Tensor:
+    """Draw Stage C latents (B, 16, h, w), B the number of ``seeds``.
+
+    Args:
+        size: (h, w) of the latents; `latent_size` gives it for a picture size.
+        start: latents (B or 1, 16, h, w) to begin from (image to image).
+        strength: how far ``start`` is taken back towards noise, above 0 and at most 1; 1 forgets it.
+
+    Raises:
+        CascadeError: a strength out of range, or counts that do not fit together.
+    """
+    if not 0.0 < strength <= 1.0:
+        raise CascadeError(f"a strength of {strength}", fix="Use a number above 0 and at most 1")
+    network = library.part(models, "stage_c", device)
+    condition, negative = (each.repeated(len(seeds)).to(device) for each in (condition, negative))
+    shape = (network.config.in_channels, *size)
+    begin = strength if start is not None else 1.0
+    if start is not None:
+        start = _as_many(start, len(seeds), shape)
+    levels = sampling_logsnrs(settings.steps, settings.shift, begin).to(device)
+
+    def chunk(first: int, last: int, tell: Callable[[int, Tensor], None]) -> Tensor:
+        noise = batch_noise(seeds[first:last], 0, shape, STAGE_C_NOISE).to(device)
+        x = noise if start is None else noised(start[first:last].to(device), noise, levels[0])
+        denoise = _guided_network(network, settings, _inputs(network, condition.rows(first, last)),
+                                  _inputs(network, negative.rows(first, last)))
+        return sample(denoise, x, levels, seeds[first:last], sampler=settings.sampler, stream=STAGE_C_NOISE,
+                      each_step=lambda done, _total, clean: tell(done, clean))
+
+    shows = preview and has_part(models, "previewer")
+    return _in_chunks(chunk, len(seeds), settings.steps, "Stage C", progress,
+                      (lambda clean: preview_picture(models, clean, device)) if shows else None)
+
+
+def decode_stage_b(
+    models: ModelsSpec,
+    latents: Tensor,
+    condition: Conditioning,
+    negative: Conditioning,
+    *,
+    seeds: Sequence[int],
+    size: tuple[int, int],
+    settings: SamplerSettings = STAGE_B,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> Tensor:
+    """Draw Stage B latents (B, 4, h, w) from Stage C latents (B, 16, …); ``size`` is (h, w).
+
+    The unconditional pass sees zeros for Stage C's latents and ``negative`` for the text.
+    """
+    network = library.part(models, "stage_b", device)
+    patch = network.config.patch_size
+    if size[0] % patch or size[1] % patch:
+        raise CascadeError(f"Stage B latents of {size[1]}×{size[0]}", fix=f"Use sides divisible by {patch}")
+    condition, negative = (each.repeated(len(seeds)).to(device) for each in (condition, negative))
+    latents = _as_many(latents, len(seeds), tuple(latents.shape[1:])).to(device)
+    shape = (network.config.in_channels, *size)
+    levels = sampling_logsnrs(settings.steps, settings.shift).to(device)
+
+    def chunk(first: int, last: int, tell: Callable[[int, Tensor], None]) -> Tensor:
+        noise = batch_noise(seeds[first:last], 0, shape, STAGE_B_NOISE).to(device)
+        semantic = latents[first:last]
+        denoise = _guided_network(
+            network, settings,
+            {"clip_text_pooled": condition.rows(first, last).pooled, "effnet": semantic},
+            {"clip_text_pooled": negative.rows(first, last).pooled, "effnet": torch.zeros_like(semantic)},
+        )
+        return sample(denoise, noise, levels, seeds[first:last], sampler=settings.sampler, stream=STAGE_B_NOISE,
+                      each_step=lambda done, _total, clean: tell(done, clean))
+
+    drawn = _in_chunks(chunk, len(seeds), settings.steps, "Stage B", progress, None)
+    return drawn * SCALE
+
+
+@torch.no_grad()
+def decode_stage_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Tensor:
+    """Pictures (B, H, W, 3) in [0, 1] of Stage B latents (B, 4, H/4, W/4)."""
+    decoder = library.part(models, "stage_a", device)
+    rows = [decoder.pictures(part.to(device)).float().clamp(0, 1).cpu() for part in latents.split(BATCH)]
+    return torch.cat(rows).permute(0, 2, 3, 1).contiguous()
+
+
+@torch.no_grad()
+def encode_stage_a(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
+    """Stage A latents (B, 4, H/4, W/4) of pictures (B, H, W, 3) in [0, 1]."""
+    encoder = library.part(models, "stage_a", device)
+    return torch.cat([encoder.raw(part.to(device)).float().cpu() for part in _channels_first(images).split(BATCH)])
+
+
+@torch.no_grad()
+def encode_stage_c(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
+    """Semantic latents (B, 16, h, w) of pictures (B, H, W, 3) in [0, 1]."""
+    encoder = library.part(models, "compressor", device)
+    parts = _channels_first(images).split(BATCH)
+    return torch.cat([compressor.encode(encoder, part.to(device)).float().cpu() for part in parts])
+
+
+@torch.no_grad()
+def preview_latents(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Tensor:
+    """Small rough pictures (B, H, W, 3) in [0, 1] of Stage C latents, by the previewer.
+
+    Raises:
+        CascadeError: the models have no previewer.
+    """
+    if not has_part(models, "previewer"):
+        raise CascadeError(f"'{models.name}' has no previewer", fix="Decode with Stage B and Stage A instead")
+    previewer = library.part(models, "previewer", device)
+    rows = [previewer(part.to(device)).float().clamp(0, 1).cpu() for part in latents.split(BATCH)]
+    return torch.cat(rows).permute(0, 2, 3, 1).contiguous()
+
+
+def preview_picture(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Image.Image:
+    """`preview_latents` side by side as one small picture, for a progress bar."""
+    from cascade_train.sampling.grid import to_pictures, tiled
+
+    return tiled(to_pictures(preview_latents(models, latents[:4], device)))
+
+
+def has_part(models: ModelsSpec, part: str) -> bool:
+    """Whether ``models`` includes ``part``."""
+    return any(each.part == part for each in models.parts)
+
+
+def _channels_first(images: Tensor) -> Tensor:
+    return images[..., :3].permute(0, 3, 1, 2).contiguous()
+
+
+def _as_many(latents: Tensor, count: int, shape: tuple[int, ...]) -> Tensor:
+    if tuple(latents.shape[1:]) != tuple(shape):
+        raise CascadeError(f"latents of shape {tuple(latents.shape[1:])} where {tuple(shape)} is needed",
+                           fix="Encode the picture at the size that is sampled")
+    if latents.shape[0] == 1:
+        return latents.expand(count, *latents.shape[1:])
+    if latents.shape[0] != count:
+        raise CascadeError(f"{latents.shape[0]} latents for {count} pictures", fix="Give one, or one each")
+    return latents
+
+
+def _inputs(network: nn.Module, condition: Conditioning) -> dict[str, Tensor]:
+    inputs = {"clip_text_pooled": condition.pooled, "clip_text": condition.hidden}
+    width = network.config.clip_image_in_channels
+    image = condition.image
+    # The network leaves the text states out unless an image embedding comes with them; zeros are "none".
+    inputs["clip_img"] = image if image is not None else condition.pooled.new_zeros(len(condition), 1, width or 1)
+    return inputs
+
+
+def _guided_network(network: nn.Module, settings: SamplerSettings, condition: dict[str, Tensor],
+                    negative: dict[str, Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    def call(x: Tensor, time: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+        dtype = next(network.parameters()).dtype
+        cast = {name: value.to(dtype) for name, value in inputs.items()}
+        return network(x.to(dtype), timestep_ratio=time, return_dict=False, **cast)[0].float()
+
+    def denoise(x: Tensor, time: Tensor) -> Tensor:
+        if settings.cfg == 1:
+            return call(x, time, condition)
+        both = {name: torch.cat([condition[name], negative[name]]) for name in condition}
+        positive, unconditional = call(torch.cat([x, x]), torch.cat([time, time]), both).chunk(2)
+        return guided(positive, unconditional, settings.cfg, settings.rescale)
+
+    return denoise
+
+
+def _in_chunks(chunk: Callable[[int, int, Callable[[int, Tensor], None]], Tensor], count: int, steps: int,
+               title: str, progress: Progress, preview: Callable[[Tensor], Image.Image] | None) -> Tensor:
+    chunks = [(first, min(first + BATCH, count)) for first in range(0, count, BATCH)]
+    total = steps * len(chunks)
+    rows = []
+    for number, (first, last) in enumerate(chunks):
+        def tell(done: int, clean: Tensor, before: int = number * steps) -> None:
+            due = preview is not None and (done % PREVIEW_EVERY == 0 or done == steps)
+            progress(before + done, total, f"{title} {done}/{steps}", preview(clean) if due and preview else None)
+
+        rows.append(chunk(first, last, tell).cpu())
+    return torch.cat(rows)

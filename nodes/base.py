@@ -1,0 +1,52 @@
+"""What all nodes share: the host they run in and short ways to write inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from cascade_train.host.base import Host
+
+Input = tuple[Any, dict[str, Any]]
+
+MODELS, DATASET, TARGET = "CASCADE_MODELS", "CASCADE_DATASET", "CASCADE_TARGET"
+OPTIMIZER, RUN, PROMPTS = "CASCADE_OPTIMIZER", "CASCADE_RUN", "CASCADE_PROMPTS"
+
+
+class CascadeNode:
+    """A V1 node. ``host`` is bound by `build_mappings`."""
+
+    ID: ClassVar[str]
+    DISPLAY_NAME: ClassVar[str]
+    CATEGORY: ClassVar[str]
+    FUNCTION: ClassVar[str] = "run"
+    host: ClassVar[Host]
+
+
+def integer(default: int, low: int, high: int, tip: str, step: int = 1) -> Input:
+    return "INT", {"default": default, "min": low, "max": high, "step": step, "tooltip": tip}
+
+
+def number(default: float, low: float, high: float, step: float, tip: str) -> Input:
+    return "FLOAT", {"default": default, "min": low, "max": high, "step": step, "round": False, "tooltip": tip}
+
+
+def seed(tip: str, default: int = 0) -> Input:
+    """A seed that stays as it is: a seed that is drawn anew after each queue would train anew."""
+    return "INT", {"default": default, "min": 0, "max": 2**53 - 1, "control_after_generate": False, "tooltip": tip}
+
+
+def text(default: str, tip: str, lines: bool = False) -> Input:
+    return "STRING", {"default": default, "multiline": lines, "dynamicPrompts": False, "tooltip": tip}
+
+
+def choice(options: Sequence[str], tip: str, default: str | None = None) -> Input:
+    return list(options), {"default": default or options[0], "tooltip": tip}
+
+
+def switch(default: bool, tip: str) -> Input:
+    return "BOOLEAN", {"default": default, "tooltip": tip}
+
+
+def link(kind: str, tip: str) -> Input:
+    return kind, {"tooltip": tip}

@@ -1,0 +1,97 @@
+"""Loading Stable Cascade."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .base import MODELS, CascadeNode, Input, choice
+
+BUNDLED, FILES = "nano (bundled)", "files"
+OFFICIAL = "official name"
+"""In a list of files: the file that has the official name."""
+
+PARTS = {
+    "stage_c": "Stage C's file.",
+    "stage_b": "Stage B's file.",
+    "stage_a": "Stage A's file (the VQGAN).",
+    "compressor": "The semantic compressor's file (effnet_encoder).",
+    "previewer": "The previewer's file. Needed for previews alone.",
+    "text": "The text encoder's folder in Hugging Face layout (config.json, model.safetensors, tokenizer).",
+    "image": "The CLIP vision encoder's folder in Hugging Face layout. Needed for image variations alone.",
+}
+FOLDERS = {
+    "stage_c": ("diffusion_models", "unet", "checkpoints"),
+    "stage_b": ("diffusion_models", "unet", "checkpoints"),
+    "stage_a": ("vae",),
+    "compressor": ("vae", "controlnet"),
+    "previewer": ("vae", "vae_approx"),
+    "text": ("text_encoders", "clip"),
+    "image": ("clip_vision",),
+}
+"""ComfyUI's model folders that each list is read from, as in `cascade_train.models.library`."""
+
+
+class LoadStableCascade(CascadeNode):
+    ID = "CascadeLoadStableCascade"
+    DISPLAY_NAME = "Load Stable Cascade"
+    CATEGORY = "cascade/models"
+    DESCRIPTION = ("Names the parts of a Stable Cascade. Each part is loaded when something needs it, once. The bundled "
+                   "nano model draws 64×64 pictures of simple shapes on any CPU.")
+    RETURN_TYPES = (MODELS,)
+    RETURN_NAMES = ("models",)
+    OUTPUT_TOOLTIPS = ("For training, drawing and encoding.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "source": choice((BUNDLED, FILES), "The small model that comes with the pack, or files in ComfyUI's "
+                                 "model folders."),
+                "variant": choice(("full", "lite"), "Of the official files: 3.6B and 3B parameters, or 1B and 700M."),
+                "precision": choice(("fp32", "bf16"), "How the frozen weights are held in memory; bf16 takes half."),
+            },
+            "optional": {part: cls._files(part, tip) for part, tip in PARTS.items()},
+        }
+
+    @classmethod
+    def _files(cls, part: str, tip: str) -> Input:
+        """A list of the files (or folders) there are; cheap, since it is made at every look at the node."""
+        host = getattr(cls, "host", None)
+        found: dict[str, None] = {}
+        for kind in FOLDERS[part] if host is not None else ():
+            for root in host.folders.models.get(kind, ()):
+                found.update(dict.fromkeys(_listed(root, folders=part in ("text", "image"))))
+        return choice((OFFICIAL, *sorted(found)), tip + " 'official name' looks for the official file.")
+
+    @classmethod
+    def IS_CHANGED(cls, **settings: Any) -> Any:
+        from cascade_train.errors import CascadeError
+
+        try:
+            return cls._load(**settings).digest
+        except CascadeError as error:
+            return str(error)
+
+    @classmethod
+    def _load(cls, source: str, variant: str, precision: str, **files: str | None) -> Any:
+        from cascade_train.models.library import FILES, NANO, load_models
+
+        named: Any = {part: name for part, name in files.items() if name and name != OFFICIAL}
+        return load_models(NANO if source == BUNDLED else FILES, host=cls.host, variant=variant,  # type: ignore[arg-type]
+                           precision=precision, files=named)  # type: ignore[arg-type]
+
+    def run(self, **settings: Any) -> tuple[Any]:
+        return (self._load(**settings),)
+
+
+def _listed(root: Path, folders: bool) -> list[str]:
+    if not root.is_dir():
+        return []
+    if folders:
+        return sorted(path.parent.relative_to(root).as_posix() for path in root.glob("*/config.json")) + \
+            sorted(path.parent.relative_to(root).as_posix() for path in root.glob("*/*/config.json"))
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*.safetensors"))
+
+
+NODES = (LoadStableCascade,)

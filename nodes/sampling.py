@@ -1,0 +1,226 @@
+"""Drawing with the models: prompts, text, the three stages, previews. LATENT and IMAGE are as in core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import MODELS, PROMPTS, CascadeNode, choice, integer, link, number, seed, text
+
+CONDITIONING, LATENT = "CONDITIONING", "LATENT"
+SAMPLERS = ("ddpm", "ddim")
+WIDTH = "Width in pixels; 0 is the models' native side."
+HEIGHT = "Height in pixels; 0 is the models' native side."
+SAMPLER = "ddpm draws fresh noise at every step, ddim none."
+RESCALE = "Draws the contrast that guidance adds back towards normal; 0 leaves it."
+
+
+class Prompts(CascadeNode):
+    ID = "CascadePrompts"
+    DISPLAY_NAME = "Prompts"
+    CATEGORY = "cascade/sampling"
+    DESCRIPTION = "Texts that are drawn to see how a training is doing, always from the same seeds."
+    RETURN_TYPES = (PROMPTS,)
+    RETURN_NAMES = ("prompts",)
+    OUTPUT_TOOLTIPS = ("Goes into Validate or Train and Validate.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {
+            "texts": text("a large red circle in the centre on a black background",
+                          "One prompt a line. Lines that begin with # are left out.", lines=True),
+            "negative": text("", "What guidance leads away from."),
+            "pictures": integer(4, 1, 256, "Pictures for each prompt, with seeds seed, seed + 1, …"),
+            "seed": seed("Seed of the first picture of every prompt."),
+            "width": integer(0, 0, 8192, WIDTH, 8),
+            "height": integer(0, 0, 8192, HEIGHT, 8),
+            "steps_c": integer(20, 1, 1000, "Steps of Stage C."),
+            "cfg_c": number(4.0, 0.0, 30.0, 0.1, "Guidance of Stage C: 1 is none, larger follows the text more."),
+            "rescale": number(0.7, 0.0, 1.0, 0.05, RESCALE),
+            "steps_b": integer(10, 1, 1000, "Steps of Stage B."),
+            "cfg_b": number(1.1, 0.0, 30.0, 0.1, "Guidance of Stage B."),
+            "sampler": choice(SAMPLERS, SAMPLER),
+            "shift": number(1.0, 0.1, 10.0, 0.1, "Stage C's schedule shift; ComfyUI samples full-size models with 2."),
+        }}
+
+    def run(self, texts: str, **settings: Any) -> tuple[Any]:
+        from cascade_train.sampling.spec import Prompts, prompts_from_lines
+
+        return (Prompts(texts=prompts_from_lines(texts), **settings),)
+
+
+class EncodeText(CascadeNode):
+    ID = "CascadeEncodeText"
+    DISPLAY_NAME = "Encode Text (Cascade)"
+    CATEGORY = "cascade/sampling"
+    DESCRIPTION = "A text as the networks see it. An image adds its CLIP embedding, for variations of a picture."
+    RETURN_TYPES = (CONDITIONING,)
+    RETURN_NAMES = ("conditioning",)
+    OUTPUT_TOOLTIPS = ("For Sample Stage C and Decode Stage B.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "models": link(MODELS, "Whose text encoder reads it; tokens of an applied run are known."),
+                "text": text("a large red circle in the centre on a black background", "What to draw.", lines=True),
+            },
+            "optional": {"image": link("IMAGE", "A picture to make variations of (needs an image encoder).")},
+        }
+
+    def run(self, models: Any, text: str, image: Any = None) -> tuple[Any]:
+        from cascade_train.sampling.links import encode_text
+
+        return (encode_text(models, text, image, self.host),)
+
+
+class SampleStageC(CascadeNode):
+    ID = "CascadeSampleStageC"
+    DISPLAY_NAME = "Sample Stage C"
+    CATEGORY = "cascade/sampling"
+    DESCRIPTION = "Draws the semantic latents of pictures from text, or from a latent and text."
+    RETURN_TYPES = (LATENT,)
+    RETURN_NAMES = ("stage_c",)
+    OUTPUT_TOOLTIPS = ("16 channels; goes into Decode Stage B.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "models": link(MODELS, "The models to draw with."),
+                "positive": link(CONDITIONING, "What to draw."),
+                "seed": seed("Picture i has seed + i, so that it is the same in any batch."),
+                "pictures": integer(1, 1, 4096, "How many pictures."),
+                "width": integer(0, 0, 8192, WIDTH, 8),
+                "height": integer(0, 0, 8192, HEIGHT, 8),
+                "steps": integer(20, 1, 1000, "Evaluations of the network."),
+                "cfg": number(4.0, 0.0, 30.0, 0.1, "Guidance: 1 is none, larger follows the text more."),
+                "rescale": number(0.7, 0.0, 1.0, 0.05, RESCALE),
+                "sampler": choice(SAMPLERS, SAMPLER),
+                "shift": number(1.0, 0.1, 10.0, 0.1, "Schedule shift; ComfyUI samples full-size models with 2."),
+                "strength": number(1.0, 0.01, 1.0, 0.01, "With a latent: how much of it is drawn anew."),
+            },
+            "optional": {
+                "negative": link(CONDITIONING, "What guidance leads away from; none is the empty text."),
+                "latent": link(LATENT, "From Encode Stage C, to begin from instead of noise."),
+            },
+        }
+
+    def run(self, models: Any, positive: Any, **settings: Any) -> tuple[Any]:
+        from cascade_train.sampling.links import sample_stage_c
+
+        return (sample_stage_c(models, positive, self.host, **settings),)
+
+
+class DecodeStageB(CascadeNode):
+    ID = "CascadeDecodeStageB"
+    DISPLAY_NAME = "Decode Stage B"
+    CATEGORY = "cascade/sampling"
+    DESCRIPTION = "Draws Stage A's latents from Stage C's."
+    RETURN_TYPES = (LATENT,)
+    RETURN_NAMES = ("stage_b",)
+    OUTPUT_TOOLTIPS = ("4 channels; goes into Decode Stage A.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "models": link(MODELS, "The models to draw with."),
+                "stage_c": link(LATENT, "From Sample Stage C or Encode Stage C."),
+                "seed": seed("Picture i has seed + i."),
+                "steps": integer(10, 1, 1000, "Evaluations of the network."),
+                "cfg": number(1.1, 0.0, 30.0, 0.1, "Guidance; 1 is none."),
+                "sampler": choice(SAMPLERS, SAMPLER),
+                "width": integer(0, 0, 8192, "Width in pixels; 0 is as Stage C was sampled.", 8),
+                "height": integer(0, 0, 8192, "Height in pixels; 0 is as Stage C was sampled.", 8),
+            },
+            "optional": {"positive": link(CONDITIONING, "The text, which Stage B takes a little of."),
+                         "negative": link(CONDITIONING, "What guidance leads away from.")},
+        }
+
+    def run(self, models: Any, stage_c: Any, **settings: Any) -> tuple[Any]:
+        from cascade_train.sampling.links import decode_stage_b
+
+        return (decode_stage_b(models, stage_c, self.host, **settings),)
+
+
+class DecodeStageA(CascadeNode):
+    ID = "CascadeDecodeStageA"
+    DISPLAY_NAME = "Decode Stage A"
+    CATEGORY = "cascade/sampling"
+    DESCRIPTION = "Turns Stage B's latents into pictures."
+    RETURN_TYPES = ("IMAGE",)
+    RETURN_NAMES = ("image",)
+    OUTPUT_TOOLTIPS = ("The pictures.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"models": link(MODELS, "Whose Stage A decodes."),
+                             "stage_b": link(LATENT, "From Decode Stage B or Encode Stage A.")}}
+
+    def run(self, models: Any, stage_b: Any) -> tuple[Any]:
+        from cascade_train.sampling.links import decode_stage_a
+
+        return (decode_stage_a(models, stage_b, self.host),)
+
+
+class EncodeStageC(CascadeNode):
+    ID = "CascadeEncodeStageC"
+    DISPLAY_NAME = "Encode Stage C"
+    CATEGORY = "cascade/sampling"
+    DESCRIPTION = "Compresses pictures to the semantic latents that Stage C works on."
+    RETURN_TYPES = (LATENT,)
+    RETURN_NAMES = ("stage_c",)
+    OUTPUT_TOOLTIPS = ("16 channels; for Sample Stage C (image to image) or Decode Stage B.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"models": link(MODELS, "Whose semantic compressor encodes."),
+                             "image": link("IMAGE", "Pictures; they are resized to the grid that is sampled at.")}}
+
+    def run(self, models: Any, image: Any) -> tuple[Any]:
+        from cascade_train.sampling.links import encode_stage_c
+
+        return (encode_stage_c(models, image, self.host),)
+
+
+class EncodeStageA(CascadeNode):
+    ID = "CascadeEncodeStageA"
+    DISPLAY_NAME = "Encode Stage A"
+    CATEGORY = "cascade/sampling"
+    DESCRIPTION = "Compresses pictures to Stage A's latents, with little loss."
+    RETURN_TYPES = (LATENT,)
+    RETURN_NAMES = ("stage_b",)
+    OUTPUT_TOOLTIPS = ("4 channels; for Decode Stage A.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"models": link(MODELS, "Whose Stage A encodes."),
+                             "image": link("IMAGE", "Pictures with sides in multiples of 8 pixels.")}}
+
+    def run(self, models: Any, image: Any) -> tuple[Any]:
+        from cascade_train.sampling.links import encode_stage_a
+
+        return (encode_stage_a(models, image, self.host),)
+
+
+class PreviewLatent(CascadeNode):
+    ID = "CascadePreviewLatent"
+    DISPLAY_NAME = "Preview Latent"
+    CATEGORY = "cascade/sampling"
+    DESCRIPTION = "A small rough picture of Stage C latents, at once."
+    RETURN_TYPES = ("IMAGE",)
+    RETURN_NAMES = ("image",)
+    OUTPUT_TOOLTIPS = ("Small pictures.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"models": link(MODELS, "Whose previewer draws."),
+                             "stage_c": link(LATENT, "From Sample Stage C or Encode Stage C.")}}
+
+    def run(self, models: Any, stage_c: Any) -> tuple[Any]:
+        from cascade_train.sampling.links import preview_latent
+
+        return (preview_latent(models, stage_c, self.host),)
+
+
+NODES = (Prompts, EncodeText, SampleStageC, DecodeStageB, DecodeStageA, EncodeStageC, EncodeStageA, PreviewLatent)

@@ -1,0 +1,38 @@
+"""A Stable Cascade of nano's architecture at the smallest widths, with random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from cascade_train.models import build, library, nano_parts, weights
+from cascade_train.models.spec import ModelsSpec
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny-models")
+    torch.manual_seed(0)
+    for part in ("stage_c", "stage_b", "stage_a", "compressor", "previewer"):
+        config = nano_parts.config(part, "quick")  # type: ignore[arg-type]
+        module = build.build(part, config)  # type: ignore[arg-type]
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if name.endswith("clf.1.weight") or "gammas" in name:
+                    parameter.normal_(std=0.05)
+        weights.write_tensors(folder / f"{part}.safetensors", build.file_tensors(part, module), config)  # type: ignore[arg-type]
+    nano_parts.write_tokenizer(folder / "text")
+    config = nano_parts.config("text")
+    text = build.build("text", config)
+    weights.write_tensors(folder / "text" / "model.safetensors", text.state_dict())
+    (folder / "text" / "config.json").write_text(
+        json.dumps({**config, "cascade_geometry": {"native_side": 64}}), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_folder: Path) -> ModelsSpec:
+    return library.models_in(tiny_folder, name="tiny")
