@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,19 @@ def describe(name: str, cls: Any) -> dict[str, Any]:
         "python_module": cls.__module__,
         "category": str(getattr(cls, "CATEGORY", "")),
         "output_node": bool(getattr(cls, "OUTPUT_NODE", False)),
+        "checks_itself": _checks_itself(cls),
     }
+
+
+def _checks_itself(cls: Any) -> list[str]:
+    """Inputs whose range and choices the class checks in its VALIDATE_INPUTS, ``*`` for all (not in ComfyUI's)."""
+    check = getattr(cls, "VALIDATE_INPUTS", None)
+    if check is None:
+        return []
+    parameters = inspect.signature(check).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return ["*"]
+    return [parameter.name for parameter in parameters if parameter.name not in ("cls", "input_types")]
 
 
 def _plain_type(kind: Any) -> Any:
