@@ -1,0 +1,200 @@
+"""From a part's file to a module: one builder for nano and for full-size models.
+
+The configuration comes from the file's metadata; where there is none, it is read off the shapes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_train.errors import CascadeError
+from cascade_train.models import layouts, weights
+from cascade_train.models.spec import Part
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+def config_for(part: Part, shapes: Shapes, metadata: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The configuration of ``part`` stored with these tensors.
+
+    Raises:
+        CascadeError: the tensors are not those of this part.
+    """
+    stored = weights.config_of(metadata or {})
+    if stored is not None:
+        return stored
+    try:
+        if part in ("stage_c", "stage_b"):
+            found = layouts.stage_of(shapes)
+            if found != part:
+                raise CascadeError(f"the file holds {found}, not {part}", fix="Choose the other file")
+            return layouts.unet_config(shapes)
+        if part == "stage_a":
+            from dataclasses import asdict
+
+            from cascade_train.models.stage_a import StageAConfig
+
+            return asdict(StageAConfig.from_shapes(shapes))
+        if part == "compressor":
+            from cascade_train.models.compressor import config_from_shapes
+
+            return config_from_shapes(shapes)
+        if part == "previewer":
+            from cascade_train.models.previewer import widths_from_shapes
+
+            return {"widths": list(widths_from_shapes(shapes))}
+    except (KeyError, IndexError):
+        raise CascadeError(f"the file does not hold {part}", fix="Choose the file made for this part") from None
+    raise CascadeError(f"{part} needs a folder with config.json")
+
+
+def build(part: Part, config: Mapping[str, Any]) -> nn.Module:
+    """The module of ``part``; its weights are the library's own initialisation (or nothing, on ``meta``).
+
+    A network keeps ``config`` as it was given in ``module.config`` (Stages B and C: diffusers' own).
+    """
+    if part in ("stage_c", "stage_b"):
+        from diffusers.models.unets.unet_stable_cascade import StableCascadeUNet
+
+        return StableCascadeUNet(**{key: _tupled(value) for key, value in config.items()})
+    if part == "stage_a":
+        from cascade_train.models.stage_a import StageA, StageAConfig
+
+        return StageA(StageAConfig(**config))
+    if part == "compressor":
+        from cascade_train.models.compressor import Compressor
+
+        return Compressor(config["blocks"], config["last"])
+    if part == "previewer":
+        from cascade_train.models.previewer import Previewer
+
+        return Previewer(config["widths"])
+    if part == "text":
+        from cascade_train.models.text import build_text_model
+
+        return build_text_model(config)
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    settings = {key: value for key, value in config.items() if key not in ("architectures", "model_type")}
+    return CLIPVisionModelWithProjection(CLIPVisionConfig(**settings))
+
+
+def module_config(part: Part, module: nn.Module) -> dict[str, Any]:
+    """The configuration that `build` makes ``module`` from, as plain JSON data."""
+    if part in ("stage_c", "stage_b"):
+        kept = {key: value for key, value in dict(module.config).items() if not key.startswith("_")}  # type: ignore
+        return json.loads(json.dumps(kept))
+    if part == "stage_a":
+        from dataclasses import asdict
+
+        return asdict(module.config)  # type: ignore
+    if part == "compressor":
+        return {"blocks": [list(row) for row in module.blocks], "last": module.last}  # type: ignore
+    if part == "previewer":
+        return {"widths": list(module.widths)}  # type: ignore
+    return module.config.to_dict()  # type: ignore
+
+
+def file_tensors(part: Part, module: nn.Module) -> dict[str, Tensor]:
+    """The tensors of ``module`` as they are stored: native names for Stages B and C, buffers included."""
+    state = module.state_dict()
+    return layouts.to_native(state) if part in ("stage_c", "stage_b") else dict(state)
+
+
+def load(part: Part, path: Path, dtype: torch.dtype | None = None) -> nn.Module:
+    """``part`` from a safetensors file or, for text and image, a folder in Hugging Face layout; in ``dtype``
+    (None: as stored), eval, without gradients.
+
+    Raises:
+        CascadeError: tensors are missing, left over or of the wrong shape; the first few are named.
+    """
+    import torch
+
+    if part in ("text", "image"):
+        module = _load_clip(part, path, dtype)
+    else:
+        shapes, metadata = weights.read_header(path)
+        tensors = weights.read_tensors(path)
+        if part in ("stage_c", "stage_b"):
+            config = config_for(part, layouts.without_prefix(shapes), metadata)
+            tensors = layouts.to_diffusers(tensors)
+        else:
+            config = config_for(part, shapes, metadata)
+        with torch.device("meta"):
+            module = build(part, config)
+        fill(module, _cast(tensors, dtype), where=str(path))
+    return module.eval().requires_grad_(False)
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Put ``tensors`` into ``module`` (which may lie on ``meta``), every one of them and of the right shape."""
+    import torch
+
+    wanted = module.state_dict()
+    missing = [key for key in wanted if key not in tensors and not key.endswith("num_batches_tracked")]
+    extra = [key for key in tensors if key not in wanted and not key.endswith("position_ids")]
+    wrong = [f"{key} {tuple(tensors[key].shape)} for {tuple(wanted[key].shape)}" for key in wanted
+             if key in tensors and tensors[key].shape != wanted[key].shape]
+    for kind, names in (("lacks", missing), ("has unknown", extra), ("has misshapen", wrong)):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise CascadeError(f"the file {kind} tensors: {', '.join(names[:3])}{more}", where=where,
+                               fix="Choose the file made for this part, or download it again")
+    given = {key: tensors[key] if key in tensors else torch.zeros((), dtype=torch.long) for key in wanted}
+    module.load_state_dict(given, assign=True, strict=True)
+
+
+def _cast(tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """Floating-point tensors in ``dtype``; done before they are put in, as diffusers warns of casts after."""
+    return {key: value.to(dtype) if dtype is not None and value.is_floating_point() else value
+            for key, value in tensors.items()}
+
+
+def _load_clip(part: Part, folder: Path, dtype: torch.dtype | None) -> nn.Module:
+    import torch
+
+    config_file = folder / "config.json"
+    if not config_file.is_file():
+        raise CascadeError(f"no config.json for the {part} encoder", where=str(folder),
+                           fix="Give a folder in Hugging Face layout: config.json, model.safetensors"
+                               + (" and the tokenizer's files" if part == "text" else ""))
+    config = json.loads(config_file.read_text(encoding="utf-8"))
+    names = ("model.safetensors", "model.fp16.safetensors")
+    file = next((folder / name for name in names if (folder / name).is_file()), None)
+    if file is None:
+        raise CascadeError(f"no {names[0]} for the {part} encoder", where=str(folder))
+    with torch.device("meta"):
+        module = build(part, config)
+    tensors = {key: value for key, value in weights.read_tensors(file).items() if "position_ids" not in key}
+    fill(module, _cast(tensors, dtype), where=str(file))
+    # position ids are buffers that no file holds; on meta they have no values
+    for name, buffer in list(module.named_buffers()):
+        if buffer.is_meta:
+            owner, _, leaf = name.rpartition(".")
+            values = torch.arange(buffer.shape[-1]).expand(buffer.shape).clone()
+            module.get_submodule(owner).register_buffer(leaf, values, persistent=False)
+    if part == "text":
+        module.tokenizer = load_tokenizer(folder)  # type: ignore[assignment]
+    return module
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The CLIP tokenizer beside a text encoder: in its folder, in ``tokenizer`` inside it or next to it."""
+    from transformers import CLIPTokenizer
+
+    for place in (folder, folder / "tokenizer", folder.parent / "tokenizer"):
+        if (place / "vocab.json").is_file() or (place / "tokenizer.json").is_file():
+            return CLIPTokenizer.from_pretrained(str(place), local_files_only=True)
+    raise CascadeError("no tokenizer beside the text encoder", where=str(folder),
+                       fix="Put vocab.json and merges.txt into its folder, or a folder 'tokenizer' next to it")
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value

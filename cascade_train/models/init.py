@@ -1,0 +1,240 @@
+"""Starting weights for parts that are trained from nothing.
+
+``random`` is the library's own initialisation under a seed. ``nano`` is what small models need to learn in
+minutes what would otherwise take hours; for Stage C it is `scaled_copy`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from cascade_train.errors import CascadeError
+from cascade_train.models import build, nano_parts
+from cascade_train.models.spec import ModelsSpec, Part
+
+if TYPE_CHECKING:
+    from diffusers.models.unets.unet_stable_cascade import StableCascadeUNet
+
+INITS = ("random", "nano")
+
+CONSTANT = 80.0
+"""Size of the constant channels in the last level, against about 1 for everything else there."""
+
+CONSTANTS = 16
+"""Number of constant channels a level has, half of them negative."""
+
+SHIFT = 7.0
+"""Where GELU is the identity to 1e-5 for what passes through it (half of x, |x| < 5)."""
+
+
+def initial(part: Part, init: str, config: str, seed: int, models: ModelsSpec) -> nn.Module:
+    """``part`` before its first step, fp32 on the CPU: a pure function of the arguments.
+
+    Args:
+        init: ``random`` or ``nano``.
+        config: empty for nano's own widths, ``quick`` for its smaller ones, or the configuration as JSON.
+        models: where the text encoder's tokenizer comes from.
+
+    Raises:
+        CascadeError: an unknown ``init`` or a configuration that cannot be read.
+    """
+    if init not in INITS:
+        raise CascadeError(f"there is no initialisation '{init}'", fix=f"One of {', '.join(INITS)}")
+    settings = _settings(part, config)
+    with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_seed_of(seed, part))
+        module = build.build(part, settings)
+        if init == "nano" and part == "stage_c":
+            scaled_copy(module)  # type: ignore[arg-type]
+        elif part == "stage_a":
+            _open_blocks(module)
+        if part == "text":
+            from pathlib import Path
+
+            from cascade_train.models import library
+
+            folder = Path(library.part_file(models, "text").path)
+            module.tokenizer = build.load_tokenizer(folder)  # type: ignore[assignment]
+        return module.float()
+
+
+def scaled_copy(net: StableCascadeUNet, log_snr_points: int = 2048) -> None:
+    """Make a two-level Stage C start as ε̂ = √(1−ᾱ)·x, exact to about 1e-4, without changing its architecture.
+
+    Why: near t = 1 the right answer is ε ≈ x, and what the text has to say about the picture is only
+    √ᾱ = 0.01 … 0.08 of it. A network that must first learn to copy its input through its blocks is off by
+    0.01 for a long time, so the first sampling steps add more noise than the text adds signal, and shape
+    and place stay at chance. √(1−ᾱ)·x is the best answer that knows nothing of the picture (for latents of
+    unit variance), so everything that training adds is about the picture.
+
+    How, in the words of the code:
+    - A level has ``copy`` channels that carry x, ``const`` channels that hold large constants, and free
+      ones. The layer norms divide by a deviation that the constants dominate, so they scale x almost
+      exactly linearly.
+    - The embedding leaves the copy at about 0.02·x; the first time block brings it to x. The last level
+      takes it from the skip connection through an MLP at a place where GELU is the identity.
+    - The time dependence √(1−ᾱ) is a least-squares fit on the time embedding in the last time block.
+    - No block writes to copy and const channels at the start; free channels begin as in the library.
+    - Constants meet zero padding at the borders, so convolutions can tell where they are from the first
+      step on.
+    - Text attention starts stronger than the library's, so that captions matter early.
+
+    The network needs patch size 1 and strided levels.
+    """
+    config = net.config
+    channels, (w0, w1) = config.in_channels, config.block_out_channels
+    copy, const = slice(0, channels), slice(channels, channels + CONSTANTS)
+    free0, held = slice(channels + CONSTANTS, w0), slice(0, channels + CONSTANTS)
+    sign = torch.tensor([1.0, -1.0]).repeat(CONSTANTS // 2)
+    amount = 0.01
+
+    embedding = net.embedding[1]
+    embedding.weight[copy] = amount * torch.eye(channels)[:, :, None, None]
+    embedding.bias.zero_()
+    embedding.weight[const] = 0
+    embedding.bias[const] = sign
+    mixed = torch.randn(w0 - free0.start, channels, 1, 1) * amount / math.sqrt(channels)
+    # columns that sum to zero, so that the norm finds no mean to take away
+    embedding.weight[free0] = mixed - (mixed.sum(0) + amount) / len(mixed)
+    others = float(embedding.weight.square().sum())  # what x of unit variance adds to the constants' power
+    seen = amount / math.sqrt((CONSTANTS + others) / w0)  # of x, after the embedding's norm
+
+    first, time, attention = net.down_blocks[0][:3]
+    _gain(first.depthwise, copy, 1 / seen)
+    _gain(first.depthwise, free0, 1 / seen)
+    _gain(first.depthwise, const, 0.4)
+    _time_zero(time, held, w0)
+    time.mapper.bias[copy] = 1 / seen - 1
+    _silence(first, attention, held)
+    for index in range(3, len(net.down_blocks[0]), 3):
+        _plain_layer(net.down_blocks[0][index:index + 3], held, const, w0, 0.4)
+
+    down = net.down_downscalers[1][1]
+    down.bias[:CONSTANTS] = sign
+    down.weight[:CONSTANTS] = 0
+    level1 = [*net.down_blocks[1], *net.up_blocks[0]]
+    for index in range(0, len(level1), 3):
+        res, timing, attending = level1[index:index + 3]
+        _time_zero(timing, slice(0, CONSTANTS), w1)
+        _silence(res, attending, slice(0, CONSTANTS))
+
+    up = net.up_upscalers[0][1]
+    up.weight[:, held] = 0
+    up.bias[held] = 0
+    up.bias[const] = sign * CONSTANT
+
+    last = net.up_blocks[1]
+    for index in range(0, len(last), 3):
+        _plain_layer(last[index:index + 3], held, const, w0, 1 / CONSTANT)
+    others = channels + 0.4 * (w0 - free0.start)
+    big = math.sqrt((CONSTANTS * CONSTANT**2 + others) / w0)
+    for index in range(2, len(last), 3):
+        # its norm is dominated by the constants: make up for it, and do not look at them
+        for projection in (last[index].attention.to_q, last[index].attention.to_k, last[index].attention.to_v):
+            projection.weight[:, const] *= 0.1
+    mlp = last[0].channelwise
+    units = slice(0, channels)
+    mlp[0].weight[units] = 0
+    mlp[0].weight[units, w0:w0 + channels] = 0.5 * torch.eye(channels)
+    mlp[0].bias[units] = SHIFT
+    mlp[4].weight[held] = 0
+    mlp[4].weight[:, units] = 0
+    mlp[4].weight[copy, units] = 2.0 * torch.eye(channels)
+    mlp[4].bias[copy] = -2.0 * SHIFT
+    _fit_time(net, last[-2], copy, log_snr_points)
+
+    out = net.clf[1]
+    out.weight.zero_()
+    out.bias.zero_()
+    out.weight[:, copy] = big * torch.eye(channels)[:, :, None, None]
+    # the constants sum to zero but for the mean that the norm took away: give it back
+    out.weight[:, const] = -big / CONSTANTS
+    for block in (*net.down_blocks[0], *level1, *last):
+        if hasattr(block, "kv_mapper"):
+            block.kv_mapper[1].weight *= 3.0
+
+
+def _plain_layer(layer: Any, held: slice, const: slice, width: int, gain: float) -> None:
+    """A layer of the outer level that leaves ``held`` channels alone."""
+    res, time, attention = layer
+    _gain(res.depthwise, const, gain)
+    _time_zero(time, held, width)
+    _silence(res, attention, held)
+
+
+def _silence(res: nn.Module, attention: nn.Module, held: slice) -> None:
+    """Let a residual block and an attention block write nothing to ``held`` channels."""
+    res.channelwise[4].weight[held] = 0  # type: ignore[index]
+    res.channelwise[4].bias[held] = 0  # type: ignore[index]
+    attention.attention.to_out[0].weight[held] = 0  # type: ignore[union-attr, index]
+    attention.attention.to_out[0].bias[held] = 0  # type: ignore[union-attr, index]
+
+
+def _time_zero(block: nn.Module, held: slice, width: int) -> None:
+    """Let a time block leave ``held`` channels alone, and begin gently on the others."""
+    for mapper in (block.mapper, block.mapper_sca, block.mapper_crp):
+        nn.init.normal_(mapper.weight, std=0.02)  # type: ignore[arg-type]
+        mapper.bias.zero_()  # type: ignore[union-attr, operator]
+        mapper.weight[held] = 0  # type: ignore[index, union-attr]
+        mapper.weight[width + held.start:width + held.stop] = 0  # type: ignore[index, union-attr]
+
+
+def _gain(depthwise: nn.Conv2d, channels: slice, gain: float) -> None:
+    """Depthwise kernels whose taps are random around a sum of about one, times ``gain``."""
+    kernel = torch.rand_like(depthwise.weight[channels]) * (2 / 9)
+    kernel[:, :, 1, 1] += 0.5
+    depthwise.weight[channels] = kernel * gain
+    depthwise.bias[channels] = 0
+
+
+def _fit_time(net: StableCascadeUNet, block: nn.Module, copy: slice, points: int) -> None:
+    """Fit √(1−ᾱ(t)) − 1 on the time embedding and put it into the scale of the ``copy`` channels."""
+
+    from cascade_train.diffusion.schedule import alpha_sigma, logsnr, time_input
+
+    log_snr = logsnr(torch.linspace(0.0, 1.0, points, dtype=torch.float64))
+    times = time_input(log_snr)
+    wanted = alpha_sigma(log_snr)[1] - 1
+    seen = net.get_timestep_ratio_embedding(times.float()).double()
+    # only the slow waves: fast ones fit the points and swing between them
+    half = seen.shape[1] // 2
+    slow = torch.arange(half // 2, half)
+    columns = torch.cat([slow, slow + half])
+    basis = torch.cat([seen[:, columns], torch.ones(points, 1, dtype=torch.float64)], dim=1)
+    ridge = 1e-9 * torch.eye(basis.shape[1], dtype=torch.float64)
+    solution = torch.linalg.solve(basis.T @ basis + ridge * points, basis.T @ wanted)
+    rows = block.mapper.weight[copy]  # type: ignore[index, union-attr]
+    rows[:, columns] = solution[:-1].float().expand(rows.shape[0], -1)
+    block.mapper.bias[copy] = solution[-1].float()  # type: ignore[index, union-attr, operator]
+
+
+def _open_blocks(stage_a: nn.Module) -> None:
+    """Give Stage A's blocks a gain of 1; at the official 0 they only begin to learn after a while."""
+    for name, value in stage_a.named_parameters():
+        if name.endswith("gammas"):
+            value.copy_(torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 1.0]))
+    nn.init.normal_(stage_a.vquantizer.codebook.weight, std=1.0)  # type: ignore[union-attr, arg-type]
+
+
+def _settings(part: Part, config: str) -> dict[str, Any]:
+    if config in ("", "nano", "quick"):
+        return nano_parts.config(part, config)
+    try:
+        value = json.loads(config)
+    except ValueError:
+        raise CascadeError(f"'{config[:60]}' is no configuration", fix="Use JSON, or leave it empty") from None
+    return value[part] if part in value else value
+
+
+def _seed_of(seed: int, part: Part) -> int:
+    import hashlib
+
+    return int.from_bytes(hashlib.sha256(f"{seed}|{part}".encode()).digest()[:8], "big") >> 1
+
+
+__all__ = ["INITS", "initial", "scaled_copy"]

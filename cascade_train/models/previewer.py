@@ -1,0 +1,42 @@
+"""The previewer: a small convolutional decoder from Stage C's latents to a picture of eight times their
+side. Module names are those of the official ``previewer.safetensors``.
+
+For nano, whose latents are ÷8, that is the full size: the previewer is also the decoder that its semantic
+compressor is trained with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+WIDTHS = (512, 256, 128, 128)
+"""Channels at 1, 2, 4 and 8 times the latents' side, in the official file."""
+
+
+class Previewer(nn.Module):
+    """Latents (B, 16, h, w) → pictures (B, 3, 8h, 8w) in about [0, 1], not clamped."""
+
+    def __init__(self, widths: Sequence[int] = WIDTHS, channels: int = 16) -> None:
+        super().__init__()
+        self.widths = tuple(int(width) for width in widths)
+        layers: list[nn.Module] = []
+        before = channels
+        for level, width in enumerate(self.widths):
+            first = nn.Conv2d(before, width, 1) if level == 0 else nn.ConvTranspose2d(before, width, 2, stride=2)
+            layers += [first, nn.GELU(), nn.BatchNorm2d(width)]
+            layers += [nn.Conv2d(width, width, 3, padding=1), nn.GELU(), nn.BatchNorm2d(width)]
+            before = width
+        self.blocks = nn.Sequential(*layers, nn.Conv2d(before, 3, 1))
+
+    def forward(self, latents: Tensor) -> Tensor:
+        return self.blocks(latents.to(self.blocks[0].weight.dtype))
+
+
+def widths_from_shapes(shapes: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+    """The widths of a file with these tensors."""
+    return tuple(shapes[f"blocks.{index}.weight"][0] for index in (0, 9, 15, 21))
+
+
+__all__ = ["WIDTHS", "Previewer", "widths_from_shapes"]

@@ -1,0 +1,120 @@
+"""safetensors files of parts: headers, content ids, reading, writing. Nothing here unpickles."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_train.errors import CascadeError
+from cascade_train.files import write_with
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAX_HEADER = 100 * 1024 * 1024
+_SAMPLES, _SAMPLE_BYTES = 64, 64 * 1024
+
+
+def read_header(path: Path) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """The shapes by tensor name and the metadata of a safetensors file; the tensors are not read.
+
+    Raises:
+        CascadeError: it is no safetensors file, or cut off.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as handle:
+            (length,) = struct.unpack("<Q", handle.read(8))
+            if not 2 <= length <= min(MAX_HEADER, size - 8):
+                raise ValueError("header length")
+            header = json.loads(handle.read(length).decode("utf-8"))
+        metadata = header.pop("__metadata__", {})
+        shapes = {key: [int(n) for n in entry["shape"]] for key, entry in header.items()}
+        end = max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
+    except FileNotFoundError:
+        raise CascadeError("the file does not exist", where=str(path)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error, UnicodeDecodeError):
+        raise CascadeError("this is no readable safetensors file", where=str(path),
+                           fix="Only .safetensors files are read; convert or download it again") from None
+    if 8 + length + end > size:
+        raise CascadeError(f"the file is cut off: {size} bytes of {8 + length + end}", where=str(path),
+                           fix="Download it again")
+    return shapes, metadata
+
+
+def content_id(path: Path) -> str:
+    """32 hex digits that identify what is in a file or, for a folder, in its files.
+
+    Files over 64 MiB are identified by their size, their first MiB (the header names every tensor) and 64
+    samples spread over the rest, so that fourteen gigabytes need no minute of reading.
+    """
+    if path.is_dir():
+        hasher = hashlib.sha256()
+        for each in sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith(".")):
+            hasher.update(f"{each.relative_to(path).as_posix()}\n{content_id(each)}\n".encode())
+        return hasher.hexdigest()[:32]
+    size = path.stat().st_size
+    hasher = hashlib.sha256(str(size).encode())
+    with path.open("rb") as handle:
+        if size <= 64 * 1024 * 1024:
+            while block := handle.read(1024 * 1024):
+                hasher.update(block)
+        else:
+            hasher.update(handle.read(1024 * 1024))
+            for number in range(_SAMPLES):
+                handle.seek((size - _SAMPLE_BYTES) * (number + 1) // _SAMPLES)
+                hasher.update(handle.read(_SAMPLE_BYTES))
+    return hasher.hexdigest()[:32]
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, on the CPU, as stored."""
+    from safetensors.torch import load_file
+
+    read_header(path)
+    return load_file(path)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None = None, *,
+                  half: bool = False, metadata: Mapping[str, str] | None = None) -> None:
+    """Write ``tensors`` in one visible step, with ``config`` as JSON in the metadata.
+
+    Args:
+        half: store floating-point tensors as fp16.
+
+    Raises:
+        CascadeError: ``half`` and a value is beyond fp16's range or not finite.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    out = {}
+    for key, value in tensors.items():
+        kept = value.detach().cpu()
+        if half and kept.is_floating_point():
+            kept = kept.to(torch.float16)
+            if not torch.isfinite(kept).all():
+                raise CascadeError(f"{key} cannot be stored as fp16", where=str(path), fix="Store it as fp32")
+        out[key] = kept.contiguous().clone()
+    about = {"format": "pt", **(metadata or {})}
+    if config is not None:
+        about["config"] = json.dumps(config, sort_keys=True)
+    write_with(path, lambda beside: save_file(out, beside, about))
+
+
+def config_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
+    """The configuration in a file's metadata, None when there is none; CascadeError when it is broken."""
+    text = metadata.get("config")
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise CascadeError("the configuration in the file's metadata is broken", fix="Download it again")
+    return value
