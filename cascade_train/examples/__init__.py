@@ -1,0 +1,1 @@
+"""Pictures that come with the package; a workflow names them ``bundled/<folder>``."""
