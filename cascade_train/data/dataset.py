@@ -1,0 +1,277 @@
+"""A dataset opened for training: which samples a step draws, and their pixels and captions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cascade_train.data import captions as caption_rules
+from cascade_train.data.buckets import Bucket
+from cascade_train.data.index import shown
+from cascade_train.data.order import Order, mix, raw, unit
+from cascade_train.data.pixels import BadImage, cover_size, crop_corner, fit
+from cascade_train.data.probe import Entry
+from cascade_train.data.readers import WorldReader
+from cascade_train.data.report import Report, Tally
+from cascade_train.data.select import Selection, select
+from cascade_train.data.spec import Dataset
+from cascade_train.errors import CascadeError
+
+if TYPE_CHECKING:
+    from cascade_train.host.base import Host
+
+_CENTRE = (0.5, 0.5)
+_CORNERS = {"center": _CENTRE, "top left": (0.0, 0.0), "top right": (1.0, 0.0), "bottom left": (0.0, 1.0),
+            "bottom right": (1.0, 1.0)}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One place of a batch. ``index`` counts in the global batch, ``width`` and ``height`` are the bucket's,
+    ``crop`` (x, y) in [0, 1] places the window, ``caption`` in [0, 1) picks and varies the caption."""
+
+    index: int
+    sample: int
+    width: int
+    height: int
+    crop: tuple[float, float]
+    caption: float
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """``pixels`` are uint8 (height, width, 3), sRGB; ``key`` names the sample for people."""
+
+    pixels: np.ndarray
+    caption: str
+    key: str
+
+
+class OpenDataset:
+    """Samples that can be drawn at random. Made by `open_dataset`; safe from many threads, spawn-safe."""
+
+    def __init__(self, dataset: Dataset, selection: Selection, host: Host | None, factor: int) -> None:
+        self.dataset = dataset
+        self.report: Report = selection.report
+        self._selection = selection
+        self._host = host
+        self._bad = Tally()
+        self._bad_samples: set[int] = set()
+        self.buckets: tuple[Bucket, ...] = tuple(Bucket(w, h, factor) for w, h in selection.sizes)
+        self._remember()
+
+    def _remember(self) -> None:
+        self.order = lru_cache(maxsize=8)(self._order)
+        self._known_captions = lru_cache(maxsize=1 << 16)(self.captions)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "order": None, "_known_captions": None, "_host": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._remember()
+
+    def __len__(self) -> int:
+        return len(self._selection.row_of)
+
+    @property
+    def crop_is_fixed(self) -> bool:
+        """Whether a sample always shows the same pixels."""
+        return self.dataset.buckets.crop != "random" or self.dataset.buckets.resize in ("stretch", "pad")
+
+    def _order(self, batch_size: int) -> Order:
+        chosen = self._selection
+        return Order(chosen.bucket_of, chosen.sizes, batch_size, whole=chosen.whole, fraction=chosen.fraction,
+                     group=chosen.part_of, leftovers=self.dataset.buckets.leftovers)
+
+    def notes(self, batch_size: int) -> tuple[str, ...]:
+        """What becomes of buckets smaller than the batch, one line each."""
+        return self.order(batch_size).notes
+
+    def draws(self, seed: int, step: int, batch_size: int) -> tuple[Draw, ...]:
+        """What step ``step`` (from 0) draws: a pure function of the dataset and the arguments."""
+        order = self.order(batch_size)
+        bucket, samples = order.at(seed, step)
+        width, height = order.sizes[bucket]
+        chances = unit(raw(3 * batch_size, seed, step, 4)).reshape(batch_size, 3).tolist()
+        spec = self.dataset.buckets
+        fixed = _CENTRE if spec.crop == "random" and self.crop_is_fixed else _CORNERS.get(spec.crop)
+        out = []
+        for index, sample in enumerate(samples.tolist()):
+            x, y, caption = chances[index]
+            if fixed is not None:
+                crop = fixed
+            elif spec.crops:
+                crop = self.fixed_crops(sample)[int(x * spec.crops)]
+            else:
+                crop = (x, y)
+            out.append(Draw(index, sample, width, height, crop, caption))
+        return tuple(out)
+
+    def fixed_crops(self, sample: int) -> tuple[tuple[float, float], ...]:
+        """The crops that a sample is ever shown with, where their number is fixed."""
+        spec = self.dataset.buckets
+        if self.crop_is_fixed:
+            return (_CORNERS.get(spec.crop, _CENTRE),)
+        chance = int(self._selection.chances[sample])
+        return tuple((mix(chance + 2 * k) / 2.0**64, mix(chance + 2 * k + 1) / 2.0**64)
+                     for k in range(spec.crops))
+
+    def view(self, draw: Draw) -> tuple[int, ...]:
+        """What names the pixels of ``draw``: draws that show the same pixels of a sample have equal views."""
+        if self.crop_is_fixed:
+            return draw.sample, draw.width, draw.height
+        width, height = int(self._selection.widths[draw.sample]), int(self._selection.heights[draw.sample])
+        spec = self.dataset.buckets
+        need = _needed(width, height, draw, spec.resize, spec.max_side, spec.downsample) or (width, height)
+        if need[0] < draw.width or need[1] < draw.height:
+            need = cover_size(*need, draw.width, draw.height)
+        return (draw.sample, draw.width, draw.height, *crop_corner(*need, draw.width, draw.height, draw.crop))
+
+    def bucket_of(self, sample: int) -> Bucket:
+        return self.buckets[int(self._selection.bucket_of[sample])]
+
+    def entry(self, sample: int) -> Entry:
+        part = self._selection.parts[int(self._selection.part_of[sample])]
+        return part.reader.row(int(self._selection.row_of[sample]))
+
+    def key(self, sample: int) -> str:
+        """The sample's name for people: source and path in it."""
+        part = self._selection.parts[int(self._selection.part_of[sample])]
+        return f"{part.reader.label}/{shown(self.entry(sample).name)}"
+
+    def captions(self, sample: int) -> tuple[str, ...]:
+        """All captions of a sample, before one is drawn and varied."""
+        part = self._selection.parts[int(self._selection.part_of[sample])]
+        if isinstance(part.reader, WorldReader):
+            return (part.reader.caption(int(self._selection.row_of[sample])),)
+        entry = self.entry(sample)
+        found = caption_rules.captions_of(part.dataset.captions, entry.name, entry.caption_files(),
+                                          entry.metadata(), part.reader.label)
+        return found if found else ("",)
+
+    def caption(self, draw: Draw) -> str:
+        """The caption that ``draw`` picks."""
+        part = self._selection.parts[int(self._selection.part_of[draw.sample])]
+        return caption_rules.pick(part.dataset.captions, self._known_captions(draw.sample), draw.caption)
+
+    def load(self, draw: Draw) -> Loaded:
+        """The pixels and the caption of ``draw``.
+
+        A sample that turns out to be bad is told once and replaced by the next of its bucket, or is an error,
+        as the dataset says.
+
+        Raises:
+            CascadeError: it is bad and may not be skipped, or too many are.
+        """
+        sample = draw.sample
+        for _ in range(1000):
+            try:
+                return self._load(draw, sample)
+            except (BadImage, OSError) as error:
+                self._note_bad(sample, error)
+                sample = self._next(sample)
+                if sample == draw.sample:
+                    break
+        raise CascadeError("no sample of this bucket can be read", where=f"{draw.width}×{draw.height}")
+
+    def _load(self, draw: Draw, sample: int) -> Loaded:
+        part = self._selection.parts[int(self._selection.part_of[sample])]
+        row = int(self._selection.row_of[sample])
+        spec, background = self.dataset.buckets, self.dataset.background
+        if isinstance(part.reader, WorldReader):
+            pixels, text = part.reader.render(row)
+            captions: tuple[str, ...] = (text,)
+            name = str(row)
+        else:
+            entry = part.reader.row(row)
+            need = _needed(entry.width, entry.height, draw, spec.resize, spec.max_side, spec.downsample)
+            pixels = part.reader.pixels(entry, background, need)
+            captions = caption_rules.captions_of(part.dataset.captions, entry.name, entry.caption_files(),
+                                                 entry.metadata(), part.reader.label) or ("",)
+            name = entry.name
+            if need and spec.resize == "none":
+                pixels = fit(pixels, *need, resize="stretch")
+        pixels = fit(pixels, draw.width, draw.height, draw.crop, spec.resize, background)
+        caption = caption_rules.pick(part.dataset.captions, captions, draw.caption)
+        return Loaded(pixels, caption, f"{part.reader.label}/{shown(name)}")
+
+    def _next(self, sample: int) -> int:
+        same = np.flatnonzero(self._selection.bucket_of == self._selection.bucket_of[sample])
+        return int(same[(np.searchsorted(same, sample) + 1) % len(same)])
+
+    def _note_bad(self, sample: int, error: Exception) -> None:
+        key = self.key(sample)
+        reason = str(error) if isinstance(error, BadImage) else f"cannot be read ({type(error).__name__})"
+        part = self._selection.parts[int(self._selection.part_of[sample])]
+        if "error" in (part.dataset.on_bad, self.dataset.on_bad):
+            raise CascadeError(f"the sample {key} is bad: {reason}",
+                               fix="Mend or remove it, or skip bad samples") from error
+        if sample in self._bad_samples:
+            return
+        self._bad_samples.add(sample)
+        self._bad.add(reason, key)
+        if self._host is not None and len(self._bad_samples) <= 10:
+            self._host.warn(f"skipped the bad sample {key}: {reason}")
+        total = len(self) + self.report.bad_count
+        if (len(self._bad_samples) + self.report.bad_count) / total > self.dataset.max_bad:
+            raise CascadeError(f"more than {self.dataset.max_bad:.0%} of the samples are bad",
+                               where="; ".join(count.line() for count in self.bad_found()),
+                               fix="Mend or remove these files, or allow more bad samples")
+
+    def bad_found(self) -> tuple[Any, ...]:
+        """Samples that turned out to be bad when they were read (`report.Count`)."""
+        return self._bad.counts()
+
+
+def _needed(width: int, height: int, draw: Draw, resize: str, max_side: int,
+            downsample: int) -> tuple[int, int] | None:
+    """The size that has to be covered when decoding; None for all there is."""
+    if resize == "none":
+        shorter = min(width, height)
+        if not max_side or shorter <= max_side or not downsample or downsample >= shorter:
+            return None
+        scale = downsample / shorter
+        size = max(round(width * scale), draw.width), max(round(height * scale), draw.height)
+        return size
+    if resize == "pad":
+        scale = min(draw.width / width, draw.height / height)
+        return max(1, round(width * scale)), max(1, round(height * scale))
+    if resize == "stretch":
+        return draw.width, draw.height
+    return cover_size(width, height, draw.width, draw.height)
+
+
+def open_dataset(dataset: Dataset, *, multiple: int, native_side: int, host: Host | None = None,
+                 factor: int | None = None, strict: bool = True, cache: Any = None) -> OpenDataset:
+    """Open ``dataset`` for models whose picture sides are multiples of ``multiple`` pixels.
+
+    ``native_side`` is the picture side the models were made for, ``factor`` the pixels a latent cell spans
+    (``multiple`` where not given). Indexes are kept under the host's cache folder (or ``cache``).
+
+    Raises:
+        CascadeError: nothing is left to draw, captions are missing, too much is bad, a source is gone.
+    """
+    from pathlib import Path
+
+    def tell(done: int, total: int, text: str) -> None:
+        if host is not None:
+            host.check_interrupt()
+            host.progress(done, total, text)
+
+    if cache is None:
+        if host is None:
+            raise ValueError("open_dataset needs a host or a cache folder")
+        cache = host.folders.cache
+    folder = Path(cache) / "index"
+    selection = select(dataset, multiple=multiple, native_side=native_side, factor=factor, cache=folder,
+                       tell=tell, strict=strict)
+    if host is not None and host.rank == 0:
+        for warning in selection.report.warnings:
+            host.warn(warning)
+        if selection.report.bad:
+            host.warn("bad samples skipped: " + "; ".join(count.line() for count in selection.report.bad))
+    return OpenDataset(dataset, selection, host, factor or multiple)

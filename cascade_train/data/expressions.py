@@ -1,0 +1,204 @@
+"""Expressions over a sample's fields, such as ``aesthetic_score > 4.5 and width >= 768``, evaluated safely.
+
+Text comes from a stranger's workflow: it is parsed, checked against a short list of what an expression may
+hold, and evaluated by simpleeval. No attributes, no comprehensions, no calls but those in `FUNCTIONS`.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cascade_train.errors import CascadeError
+
+_LONGEST = 2000
+_DEEPEST = 60
+
+
+class Missing(Exception):
+    """The sample lacks a field that the expression needs; the message is the field's name."""
+
+
+def _small(value: Any) -> Any:
+    if isinstance(value, (str, list, tuple)) and len(value) > 100_000:
+        raise ValueError("too long")
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e300:
+        raise TypeError(f"{value!r} is no number here")
+    return value
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if abs(_number(exponent)) > 64 or abs(_number(base)) > 1e6:
+        raise ValueError("the power is too large")
+    return base ** exponent
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs, "min": min, "max": max, "len": len, "round": round, "int": int, "float": float, "str": str,
+    "bool": bool, "sum": sum,
+    "lower": lambda s: str(s).lower(),
+    "upper": lambda s: str(s).upper(),
+    "strip": lambda s: str(s).strip(),
+    "startswith": lambda s, start: str(s).startswith(str(start)),
+    "endswith": lambda s, end: str(s).endswith(str(end)),
+    "split": lambda s, by=",": [part.strip() for part in str(s).split(str(by))],
+    "join": lambda parts, by=", ": _small(str(by).join(str(part) for part in parts)),
+    "replace": lambda s, old, new: _small(str(s).replace(str(old), str(new))) if len(str(old)) else str(s),
+}
+"""What an expression may call, besides ``field("name")``."""
+
+_OPERATORS: dict[type, Callable[..., Any]] = {
+    ast.Add: lambda a, b: _small(a + b), ast.Sub: operator.sub, ast.Div: operator.truediv,
+    ast.Mult: lambda a, b: _number(a) * _number(b),
+    ast.FloorDiv: lambda a, b: _number(a) // _number(b), ast.Mod: lambda a, b: _number(a) % _number(b),
+    ast.Pow: _power, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Gt: operator.gt, ast.Lt: operator.lt,
+    ast.GtE: operator.ge, ast.LtE: operator.le, ast.Not: operator.not_, ast.USub: operator.neg,
+    ast.UAdd: operator.pos, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+    ast.Is: operator.is_, ast.IsNot: operator.is_not,
+}
+
+_ALLOWED = (ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp,
+            ast.Call, ast.Constant, ast.Name, ast.Load, ast.List, ast.Tuple, ast.Subscript, ast.Slice,
+            *_OPERATORS)
+_REFUSED = {
+    ast.Attribute: "attributes (the dot) are not allowed",
+    ast.Lambda: "a lambda inside an expression is not allowed",
+    ast.ListComp: "comprehensions are not allowed", ast.SetComp: "comprehensions are not allowed",
+    ast.DictComp: "comprehensions are not allowed", ast.GeneratorExp: "comprehensions are not allowed",
+    ast.NamedExpr: "assignments are not allowed", ast.Await: "await is not allowed",
+    ast.JoinedStr: "f-strings are not allowed",
+}
+_HINT = ("Write comparisons of fields, such as aesthetic_score > 4.5 and width >= 768; "
+         f"functions: field, {', '.join(sorted(FUNCTIONS))}")
+
+
+def _check(tree: ast.AST, text: str) -> None:
+    for node in ast.walk(tree):
+        for kind, message in _REFUSED.items():
+            if isinstance(node, kind):
+                raise CascadeError(f"the expression '{text}' cannot be used: {message}", fix=_HINT)
+        if not isinstance(node, _ALLOWED):
+            raise CascadeError(f"the expression '{text}' cannot be used: "
+                               f"{type(node).__name__} is not allowed", fix=_HINT)
+        if isinstance(node, ast.Name) and node.id.startswith("__"):
+            raise CascadeError(f"the expression '{text}' cannot be used: the name {node.id} is not allowed",
+                               fix=_HINT)
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
+            if (name != "field" and name not in FUNCTIONS) or node.keywords \
+                    or any(isinstance(item, ast.Starred) for item in node.args):
+                raise CascadeError(f"the expression '{text}' cannot be used: calling {name} is not allowed",
+                                   fix=_HINT)
+
+
+def _depth(node: ast.AST) -> int:
+    deepest, level = 0, [node]
+    while level:
+        deepest += 1
+        level = [child for parent in level for child in ast.iter_child_nodes(parent)]
+    return deepest
+
+
+def _parse(text: str) -> ast.Expression:
+    if len(text) > _LONGEST:
+        raise CascadeError("the expression is too long", fix=f"At most {_LONGEST} characters")
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise CascadeError(f"the expression '{text}' is not understood: {getattr(error, 'msg', error)}",
+                           fix=_HINT) from error
+    if _depth(tree) > _DEEPEST:
+        raise CascadeError("the expression is nested too deeply", fix=_HINT)
+    return tree
+
+
+def normalise(text: str) -> str:
+    """The plain expression that ``text`` means.
+
+    Accepts a plain expression, and the reference's ``[field, 'lambda s: s > 4.5']`` (also with the list's
+    brackets left out), whose parameter stands for the field.
+
+    Raises:
+        CascadeError: it is no expression, or holds something that is not allowed.
+    """
+    tree = _parse(text)
+    body = tree.body
+    if isinstance(body, (ast.List, ast.Tuple)) and len(body.elts) == 2 \
+            and isinstance(body.elts[0], ast.Constant) and isinstance(body.elts[0].value, str):
+        inner = body.elts[1]
+        if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+            inner = _parse(inner.value).body
+        if isinstance(inner, ast.Lambda):
+            body = _inline(inner, body.elts[0].value, text)
+    elif isinstance(body, (ast.List, ast.Tuple)):
+        raise CascadeError(f"the filter '{text}' is not understood",
+                           fix="Write [field, 'lambda s: s > 4.5'], or a plain expression")
+    _check(body, text)
+    return ast.unparse(ast.fix_missing_locations(body))
+
+
+def _inline(function: ast.Lambda, field: str, text: str) -> ast.expr:
+    arguments = function.args
+    if len(arguments.args) != 1 or arguments.vararg or arguments.kwarg or arguments.kwonlyargs \
+            or arguments.defaults or arguments.posonlyargs:
+        raise CascadeError(f"the filter '{text}' is not understood",
+                           fix="The lambda takes one parameter: lambda s: …")
+    parameter = arguments.args[0].arg
+    value: ast.expr = (ast.Name(field, ast.Load()) if field.isidentifier() and not _is_keyword(field)
+                       else ast.Call(ast.Name("field", ast.Load()), [ast.Constant(field)], []))
+
+    class Replace(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            return value if node.id == parameter else node
+
+    result: ast.expr = Replace().visit(function.body)
+    return result
+
+
+def _is_keyword(name: str) -> bool:
+    import keyword
+    return keyword.iskeyword(name) or name in FUNCTIONS or name == "field"
+
+
+class Expression:
+    """A checked expression, ready to be evaluated many times."""
+
+    def __init__(self, text: str) -> None:
+        from simpleeval import EvalWithCompoundTypes
+
+        self.text = normalise(text)
+        self._tree = ast.parse(self.text, mode="eval").body
+        self._lock = threading.Lock()
+        self._evaluator = EvalWithCompoundTypes(operators=_OPERATORS, functions=dict(FUNCTIONS))
+
+    def value(self, fields: Mapping[str, Any]) -> Any:
+        """What the expression gives for a sample.
+
+        Raises:
+            Missing: a field that it needs is not there.
+            Exception: whatever the evaluation of such values raises (a comparison of text and number, …).
+        """
+        from simpleeval import NameNotDefined
+
+        from cascade_train.data.captions import field_of
+
+        def field(name: Any) -> Any:
+            found = field_of(fields, str(name))
+            if found is None:
+                raise Missing(str(name))
+            return found
+
+        with self._lock:
+            self._evaluator.names = fields
+            self._evaluator.functions["field"] = field
+            try:
+                return self._evaluator.eval(self.text, previously_parsed=self._tree)
+            except NameNotDefined as error:
+                raise Missing(error.name) from error

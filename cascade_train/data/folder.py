@@ -1,0 +1,319 @@
+"""Pictures in a folder, with captions and metadata beside them."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cascade_train.data import index as index_file
+from cascade_train.data.index import Index, shown, split_ending, to_blob
+from cascade_train.data.pixels import EXTENSIONS
+from cascade_train.data.probe import Entry, json_trouble, probe, read_json, read_text
+from cascade_train.errors import CascadeError
+
+TEXTS = frozenset((".txt", ".caption", ".captions", ".cap", ".tags", ".text", ".json"))
+TABLES = frozenset((".jsonl", ".csv", ".parquet"))
+NAME_FIELDS = ("file_name", "filename", "file", "path", "image", "image_path", "key")
+"""Columns of a metadata table that may name the picture, in order of preference."""
+
+_TEXT_LIMIT = 1 << 20
+_CHUNK = 512
+
+Tell = Callable[[int, int, str], None]
+"""Progress: done, total (0 when unknown), a short line."""
+
+
+@dataclass
+class Found:
+    """One file of a listing."""
+
+    name: str
+    path: str
+    size: int
+    mtime: int
+
+
+@dataclass
+class Listing:
+    """One folder's files: pictures with their text files, tables, and what is left over."""
+
+    pictures: list[tuple[Found, list[tuple[str, Found]]]] = field(default_factory=list)
+    tables: list[Found] = field(default_factory=list)
+    orphans: list[Found] = field(default_factory=list)
+    others: list[Found] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+
+def walk(root: Path, recursive: bool) -> Iterator[Listing]:
+    """The folders under ``root`` in the order of their names; links are followed, loops are not."""
+    yield from _walk(str(root), "", recursive, set())
+
+
+def _walk(folder: str, prefix: str, recursive: bool, seen: set[str]) -> Iterator[Listing]:
+    real = os.path.realpath(folder)
+    if real in seen:
+        return
+    seen.add(real)
+    listing = Listing()
+    files: list[Found] = []
+    folders: list[tuple[str, str]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                try:
+                    if entry.is_dir():
+                        folders.append((entry.name, entry.path))
+                        continue
+                    status = entry.stat()
+                    files.append(Found(prefix + entry.name, entry.path, status.st_size, status.st_mtime_ns))
+                except OSError:
+                    listing.unreadable.append(prefix + entry.name)
+    except OSError:
+        listing.unreadable.append(prefix.rstrip("/") or ".")
+    files.sort(key=lambda found: to_blob(found.name))
+    _sort_out(files, listing)
+    yield listing
+    if recursive:
+        for name, path in sorted(folders, key=lambda item: to_blob(item[0])):
+            yield from _walk(path, f"{prefix}{name}/", recursive, seen)
+
+
+def _sort_out(files: list[Found], listing: Listing) -> None:
+    stems: dict[str, list[int]] = {}
+    rest = []
+    for found in files:
+        stem, ending = split_ending(found.name)
+        if ending.lower().lstrip(".") in EXTENSIONS:
+            listing.pictures.append((found, []))
+            for key in (stem, found.name):
+                stems.setdefault(key, []).append(len(listing.pictures) - 1)
+        else:
+            rest.append(found)
+    for found in rest:
+        stem, ending = split_ending(found.name)
+        if ending.lower() in TEXTS and found.size <= _TEXT_LIMIT:
+            inner, more = split_ending(stem)
+            if stem in stems:
+                owners, kind = stems[stem], ending.lower()
+            elif inner in stems and more:
+                owners, kind = stems[inner], (more + ending).lower()
+            else:
+                listing.orphans.append(found)
+                continue
+            for owner in owners:
+                listing.pictures[owner][1].append((kind, found))
+        elif ending.lower() in TABLES:
+            listing.tables.append(found)
+        else:
+            listing.others.append(found)
+
+
+def stamp(root: Path, recursive: bool) -> str:
+    """A digest of the names, sizes and times of all files that matter; changes when any of them does."""
+    state = hashlib.sha256(b"listing 1")
+    for listing in walk(root, recursive):
+        for found, texts in listing.pictures:
+            for item in (found, *(text for _, text in texts)):
+                state.update(to_blob(item.name) + b"\0%d %d\n" % (item.size, item.mtime))
+        for found in (*listing.tables, *listing.orphans, *listing.others):
+            state.update(to_blob(found.name) + b"\0%d %d\n" % (found.size, found.mtime))
+        for name in listing.unreadable:
+            state.update(b"?" + to_blob(name) + b"\n")
+    return state.hexdigest()[:32]
+
+
+def index_folder(root: Path, recursive: bool, cache: Path, tell: Tell | None = None) -> Index:
+    """The up-to-date index of ``root``, kept in the folder ``cache``; only what changed is looked at.
+
+    Raises:
+        CascadeError: the folder is missing, is no folder, or holds no picture.
+    """
+    if not root.is_dir():
+        what = "is a file, not a folder" if root.exists() else "does not exist"
+        raise CascadeError(f"the picture folder {what}", where=str(root),
+                           fix="Give a folder that holds pictures")
+    key = hashlib.sha256(to_blob(f"{root.resolve()}|{recursive}")).hexdigest()[:24]
+    path = cache / f"{key}-{stamp(root, recursive)}.sqlite"
+    known = _open(path)
+    if known is None:
+        older = next((opened for old in cache.glob(f"{key}-*.sqlite") if (opened := _open(old))), None)
+        builder = _Builder(root, recursive, older, tell)
+        index_file.write(path, builder.entries(), builder.facts)
+        if older is not None:
+            older.close()
+        known = Index(path)
+        for old in cache.glob(f"{key}-*.sqlite"):
+            if old != path:
+                try:
+                    old.unlink()
+                except OSError:  # another process reads it (Windows)
+                    continue
+    if not len(known):
+        others = known.facts.get("others", {})
+        seen = ", ".join(f"{count} {ending}" for ending, count in sorted(others.items())) or "no files"
+        raise CascadeError(
+            "no picture was found" + (" in it or below it" if recursive else ""), where=str(root),
+            fix=f"Looked for {', '.join(sorted(EXTENSIONS))}; there are {seen}"
+                + ("" if recursive else ". Turn on 'recursive' to look into sub-folders"))
+    return known
+
+
+def _open(path: Path) -> Index | None:
+    if not path.is_file():
+        return None
+    try:
+        return Index(path)
+    except sqlite3.Error:
+        return None
+
+
+class _Builder:
+    def __init__(self, root: Path, recursive: bool, older: Index | None, tell: Tell | None) -> None:
+        self.root, self.recursive, self.older, self.tell = root, recursive, older, tell
+        self.facts: dict[str, Any] = {}
+
+    def entries(self) -> Iterator[Entry]:
+        others: Counter[str] = Counter()
+        orphans: list[str] = []
+        orphan_count = done = 0
+        tables_bad: list[str] = []
+        tables: dict[str, dict[str, Any]] = {}
+        with ThreadPoolExecutor(min(8, (os.cpu_count() or 1) + 1)) as pool:
+            for listing in walk(self.root, self.recursive):
+                _read_tables(listing, tables, tables_bad)
+                for name in listing.unreadable:
+                    yield Entry(name, bad="may not be read")
+                for first in range(0, len(listing.pictures), _CHUNK):
+                    chunk = listing.pictures[first:first + _CHUNK]
+                    yield from pool.map(partial(self._entry, tables), chunk)
+                    done += len(chunk)
+                    if self.tell:
+                        self.tell(done, 0, f"looked at {done} pictures")
+                orphan_count += len(listing.orphans)
+                orphans.extend(shown(found.name) for found in listing.orphans[:10 - len(orphans)])
+                for found in (*listing.others, *listing.tables):
+                    others[split_ending(found.name)[1].lower() or "without ending"] += 1
+        self.facts.update(others=dict(others), orphans=orphan_count, orphan_names=orphans,
+                          tables_bad=tables_bad)
+
+    def _entry(self, tables: dict[str, dict[str, Any]],
+               item: tuple[Found, list[tuple[str, Found]]]) -> Entry:
+        found, texts = item
+        row = tables.get(found.name) or tables.get(split_ending(found.name)[0])
+        mark = json.dumps([found.mtime, [[kind, text.size, text.mtime] for kind, text in texts], row],
+                          default=str)
+        if self.older is not None:
+            old = self.older.named(found.name)
+            if old is not None and old.size == found.size and old.stamp == mark:
+                return old
+        entry = Entry(found.name, size=found.size, stamp=mark)
+        try:
+            with Path(found.path).open("rb") as handle:
+                seen = probe(handle, found.size)
+        except OSError as error:
+            denied = isinstance(error, PermissionError)
+            return replace(entry, bad="may not be read" if denied else "cannot be read")
+        said: dict[str, str] = {}
+        meta: dict[str, Any] = dict(row or {})
+        bad = seen.bad
+        for kind, text in texts:
+            try:
+                content = read_text(Path(text.path).read_bytes())
+                if kind == ".json":
+                    meta.update(as_metadata(read_json(content)))
+                else:
+                    said[kind] = content
+            except UnicodeDecodeError:
+                bad = bad or f"{kind} is not UTF-8"
+            except OSError:
+                bad = bad or f"{kind} may not be read"
+            except (ValueError, RecursionError) as error:
+                bad = bad or json_trouble(kind, error)
+        return replace(entry, crc=seen.crc, width=seen.width, height=seen.height, bad=bad,
+                       texts=json.dumps(said, ensure_ascii=False), meta=as_json(meta))
+
+
+def as_json(meta: dict[str, Any]) -> str:
+    return json.dumps(meta, ensure_ascii=False, default=str)
+
+
+def as_metadata(value: Any) -> dict[str, Any]:
+    """A metadata file's content as fields; a bare string or list of strings is the caption."""
+    if isinstance(value, dict):
+        return {str(key): item for key, item in value.items()}
+    if isinstance(value, (str, list)):
+        return {"caption": value}
+    return {}
+
+
+def _read_tables(listing: Listing, rows: dict[str, dict[str, Any]], bad: list[str]) -> None:
+    """Add the rows of the folder's jsonl, csv and parquet files to ``rows``, by the picture they describe."""
+    for table in listing.tables:
+        prefix = table.name[:table.name.rfind("/") + 1]
+        try:
+            for row in table_rows(Path(table.path)):
+                column = next((name for name in NAME_FIELDS if row.get(name)), None)
+                if column is not None:
+                    name = prefix + str(row[column]).replace("\\", "/").removeprefix("./")
+                    values = {key: value for key, value in row.items() if key != column}
+                    rows[name] = {**rows.get(name, {}), **values}
+        except (ValueError, OSError, csv.Error, ImportError) as error:
+            bad.append(f"{shown(table.name)}: {error}")
+
+
+def table_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a jsonl, csv or parquet file.
+
+    Raises:
+        ValueError: it is damaged. ImportError: parquet without pyarrow.
+    """
+    ending = path.suffix.lower()
+    if ending == ".parquet":
+        try:
+            import pyarrow.parquet as parquet
+        except ImportError as error:
+            raise ImportError("parquet needs the extra 'parquet' (pyarrow)") from error
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=4096):
+                for row in batch.to_pylist():
+                    yield row
+        return
+    text = read_text(path.read_bytes())
+    if ending == ".csv":
+        for row in csv.DictReader(io.StringIO(text, newline="")):
+            yield {str(key): _number(value) for key, value in row.items() if key is not None}
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                value = read_json(line)
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from error
+            if isinstance(value, dict):
+                yield value
+
+
+def _number(text: Any) -> Any:
+    """A csv cell as a number where it is one."""
+    if not isinstance(text, str):
+        return text
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        return value if value == value else None
+    return text

@@ -1,0 +1,137 @@
+"""An index on disk of one source's samples: written once, then read by row, in constant memory.
+
+A SQLite file, complete from the moment it has its name and never changed afterwards, so any number of
+processes may read it, on network file systems too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cascade_train.data.probe import Entry
+from cascade_train.files import written_beside
+
+FORMAT = 1
+_COLUMNS = ("name", "size", "crc", "width", "height", "texts", "meta", "bad", "offset", "stamp")
+
+
+def to_blob(name: str) -> bytes:
+    """A file name as bytes, names that are not UTF-8 included."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def from_blob(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def split_ending(name: str) -> tuple[str, str]:
+    """``a/b.c.png`` → (``a/b.c``, ``.png``). A leading dot is no ending."""
+    dot = name.rfind(".")
+    return (name[:dot], name[dot:]) if dot > name.rfind("/") + 1 else (name, "")
+
+
+def shown(name: str) -> str:
+    """A file name as one printable line."""
+    errors = "replace" if os.name == "nt" else "surrogateescape"
+    text = name.encode("utf-8", errors).decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def write(path: Path, entries: Iterable[Entry], facts: dict[str, Any]) -> None:
+    """Write ``entries``, in order, and ``facts`` (JSON values) to a new index at ``path``.
+
+    The fact ``content`` is made here: a digest of names, sizes, checksums, captions and metadata.
+    """
+    content = hashlib.sha256(f"index {FORMAT}".encode())
+    with written_beside(path) as beside:
+        connection = sqlite3.connect(beside)
+        try:
+            connection.executescript(
+                "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;"
+                "CREATE TABLE samples(id INTEGER PRIMARY KEY, name BLOB, size INTEGER, crc INTEGER,"
+                " width INTEGER, height INTEGER, texts TEXT, meta TEXT, bad TEXT, offset INTEGER,"
+                " stamp TEXT);"
+                "CREATE TABLE facts(name TEXT PRIMARY KEY, value TEXT);")
+            connection.execute("BEGIN")
+            for row, entry in enumerate(entries):
+                name = to_blob(entry.name)
+                for part in (name, b"%d %d" % (entry.size, entry.crc), entry.texts.encode("utf-8"),
+                             entry.meta.encode("utf-8")):
+                    content.update(b"%d:" % len(part) + part)
+                connection.execute(
+                    "INSERT INTO samples VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+                    (row, name, entry.size, entry.crc, entry.width, entry.height, entry.texts, entry.meta,
+                     entry.bad, entry.offset, entry.stamp))
+            whole = {**facts, "format": FORMAT, "content": content.hexdigest()[:32]}
+            connection.executemany("INSERT INTO facts VALUES (?,?)",
+                                   [(key, json.dumps(value)) for key, value in whole.items()])
+            connection.commit()
+            connection.execute("CREATE INDEX by_name ON samples(name)")
+            connection.commit()
+        finally:
+            connection.close()
+
+
+class Index:
+    """A written index. Rows count from 0 to ``len`` − 1; every thread gets its own connection."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._local = threading.local()
+        self.facts: dict[str, Any] = {
+            name: json.loads(value) for name, value in self._query("SELECT name, value FROM facts")}
+        if self.facts.get("format") != FORMAT:
+            raise sqlite3.DatabaseError(f"{path} has another format")
+        self._count = int(self._query("SELECT COUNT(*) FROM samples").fetchone()[0])
+
+    def _query(self, text: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+            self._local.connection = connection
+        return connection.execute(text, values)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"])  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._local.connection = None
+
+    @property
+    def content(self) -> str:
+        return str(self.facts["content"])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def row(self, row: int) -> Entry:
+        found = self._query(f"SELECT {','.join(_COLUMNS)}, id FROM samples WHERE id=?", (row,)).fetchone()
+        return self._entry(found)
+
+    def rows(self) -> Iterator[Entry]:
+        """All rows in order."""
+        for found in self._query(f"SELECT {','.join(_COLUMNS)}, id FROM samples ORDER BY id"):
+            yield self._entry(found)
+
+    def named(self, name: str) -> Entry | None:
+        found = self._query(f"SELECT {','.join(_COLUMNS)}, id FROM samples WHERE name=?",
+                            (to_blob(name),)).fetchone()
+        return self._entry(found) if found else None
+
+    @staticmethod
+    def _entry(found: tuple[Any, ...]) -> Entry:
+        return Entry(from_blob(found[0]), *found[1:])

@@ -1,0 +1,255 @@
+"""From the bytes of an image file to upright sRGB pixels of a wanted size."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from functools import cache
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+EXTENSIONS = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "avif", "heic", "heif",
+                        "tif", "tiff"))
+"""File name endings that are taken for pictures."""
+
+MAX_PIXELS = 250_000_000
+"""Larger pictures are refused as decompression bombs."""
+
+_ORIENTATION = 0x0112
+_TURNED = (5, 6, 7, 8)
+"""EXIF orientations that swap width and height."""
+
+
+class BadImage(Exception):
+    """A picture that cannot be used; the message is a short reason."""
+
+
+@cache
+def _pillow() -> Any:
+    from PIL import Image
+    try:  # HEIC where the person has it
+        import pillow_heif
+        pillow_heif.register_heif_opener()
+    except ImportError:
+        pass
+    Image.init()
+    return Image
+
+
+def open_image(source: bytes | BinaryIO) -> Image.Image:
+    """The undecoded PIL image in ``source``; BadImage when it is none or too large to be safe."""
+    if source == b"":
+        raise BadImage("zero bytes")
+    image_module = _pillow()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            handle = io.BytesIO(source) if isinstance(source, bytes) else source
+            image: Image.Image = image_module.open(handle)
+    except image_module.DecompressionBombError as error:
+        raise BadImage("decompression bomb") from error
+    except Exception as error:
+        raise BadImage("not a picture that can be read") from error
+    if image.width * image.height > MAX_PIXELS:
+        raise BadImage("decompression bomb")
+    if not image.width or not image.height:
+        raise BadImage("no pixels")
+    return image
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """(width, height) after the EXIF orientation."""
+    if orientation(image) in _TURNED:
+        return image.height, image.width
+    return image.width, image.height
+
+
+def orientation(image: Image.Image) -> int:
+    """The EXIF orientation 1 … 8; 1 where there is none or it is damaged."""
+    try:
+        value = int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:
+        return 1
+    return value if 1 <= value <= 8 else 1
+
+
+def looks_whole(data_start: bytes, data_end: bytes, size: int) -> bool:
+    """Whether a file's ends look as if nothing was cut off; False only means that it has to be decoded.
+
+    ``data_start`` and ``data_end`` are the file's first and last bytes (some KiB), ``size`` its length.
+    """
+    if data_start.startswith(b"\xff\xd8"):
+        return b"\xff\xd9" in data_end[-64:]
+    if data_start.startswith(b"\x89PNG"):
+        return b"IEND" in data_end[-16:]
+    if data_start.startswith(b"RIFF") and data_start[8:12] == b"WEBP":
+        return int.from_bytes(data_start[4:8], "little") + 8 <= size
+    if data_start.startswith(b"GIF8"):
+        return data_end.endswith(b";")
+    return False
+
+
+def decode(data: bytes, background: tuple[int, int, int] = (255, 255, 255),
+           need: tuple[int, int] | None = None) -> np.ndarray:
+    """Upright sRGB pixels, uint8 (H, W, 3).
+
+    The first frame; EXIF orientation applied; ICC profiles converted to sRGB; transparency composited on
+    ``background``; 16-bit scaled, CMYK and palettes converted. With ``need`` (width, height) a JPEG may come
+    at 1/2, 1/4 or 1/8 of its size as long as it still covers ``need`` (libjpeg's scaled decoding).
+
+    Raises:
+        BadImage: the data is no picture, is cut off, or is too large to be safe.
+    """
+    image = open_image(data)
+    if image.format == "JPEG" and image.mode in ("RGB", "L") and "icc_profile" not in image.info \
+            and looks_whole(data[:4], data[-64:], len(data)):
+        return _decode_jpeg(data, image, need)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image.load()
+            return _to_rgb(image, background)
+    except BadImage:
+        raise
+    except MemoryError as error:
+        raise BadImage("too large for memory") from error
+    except Exception as error:
+        text = str(error).lower()
+        cut = "truncated" in text or "unexpected end" in text or "end of" in text
+        raise BadImage("truncated" if cut else "damaged") from error
+
+
+def _decode_jpeg(data: bytes, image: Image.Image, need: tuple[int, int] | None) -> np.ndarray:
+    import cv2
+
+    scale = 1
+    if need:
+        width, height = upright_size(image)
+        while scale < 8 and width // (scale * 2) >= need[0] and height // (scale * 2) >= need[1]:
+            scale *= 2
+    flag = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4,
+            8: cv2.IMREAD_REDUCED_COLOR_8}[scale]
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
+    if pixels is None:
+        raise BadImage("damaged")
+    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+
+
+def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> np.ndarray:
+    from PIL import Image as image_module
+    from PIL import ImageOps
+
+    profile = image.info.get("icc_profile")
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith(("I;16", "I", "F")):
+        values = np.asarray(image).astype(np.float64)
+        top = 1.0 if image.mode == "F" and values.max(initial=0) <= 1.0 else (
+            65535.0 if image.mode != "F" or values.max(initial=0) > 255 else 255.0)
+        values = np.nan_to_num(values)
+        gray = np.clip(np.round(values / top * 255), 0, 255).astype(np.uint8)
+        return np.repeat(gray[:, :, None], 3, axis=2)
+    alpha = None
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        alpha = image.getchannel("A")
+        image = image.convert("RGB")
+    elif image.mode == "P":
+        image = image.convert("RGB")
+    if profile:
+        image = _to_srgb(image, profile)
+    image = image.convert("RGB")
+    if alpha is not None:
+        canvas = image_module.new("RGB", image.size, background)
+        canvas.paste(image, mask=alpha)
+        image = canvas
+    return np.asarray(image)
+
+
+def _to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
+    """``image`` through its ICC profile; unchanged when the profile is damaged or fits another mode."""
+    from PIL import ImageCms
+
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        space = source.profile.xcolor_space.strip()
+        if {"RGB": "RGB", "CMYK": "CMYK", "GRAY": "L"}.get(space) != image.mode:
+            return image
+        out = ImageCms.profileToProfile(image, source, ImageCms.createProfile("sRGB"), outputMode="RGB",
+                                        renderingIntent=ImageCms.Intent.PERCEPTUAL)
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return image
+    return out if out is not None else image
+
+
+def area_resize(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
+    """``pixels`` (H, W, 3) uint8 at (height, width): the mean over each target pixel's area when reducing,
+    bicubic when enlarging.
+
+    Exact for whole-number factors. For others the picture is first brought to a whole multiple of the target
+    (bilinear) and that is averaged, which is several times faster than weighting pixels by their overlap and
+    stays within a fraction of 1/255 of it.
+    """
+    import cv2
+
+    rows, columns = pixels.shape[:2]
+    if (rows, columns) == (height, width):
+        return pixels
+    if columns < width or rows < height:
+        if columns <= width and rows <= height:
+            return cv2.resize(pixels, (width, height), interpolation=cv2.INTER_CUBIC)
+        return cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
+    across, down = _factor(columns / width), _factor(rows / height)
+    between = (width * across, height * down)
+    if between != (columns, rows):
+        pixels = cv2.resize(pixels, between, interpolation=cv2.INTER_LINEAR)
+    if (across, down) == (1, 1):
+        return pixels
+    return cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
+
+
+def _factor(ratio: float) -> int:
+    return 1 if ratio == 1 else max(2, round(ratio))
+
+
+def cover_size(width: int, height: int, to_width: int, to_height: int) -> tuple[int, int]:
+    """The smallest size of a picture's shape (sides rounded up) that covers (to_width, to_height)."""
+    scale = max(to_width / width, to_height / height)
+    return (max(to_width, math.ceil(width * scale - 1e-6)), max(to_height, math.ceil(height * scale - 1e-6)))
+
+
+def crop_corner(width: int, height: int, to_width: int, to_height: int,
+                crop: tuple[float, float]) -> tuple[int, int]:
+    """(left, top) of a window in a (width, height) picture; ``crop`` is in [0, 1] of the room there is."""
+    return (int(min(crop[0], 1.0) * (width - to_width) + 0.5),
+            int(min(crop[1], 1.0) * (height - to_height) + 0.5))
+
+
+def fit(pixels: np.ndarray, width: int, height: int, crop: tuple[float, float] = (0.5, 0.5),
+        resize: Literal["cover", "none", "stretch", "pad"] = "cover",
+        background: tuple[int, int, int] = (255, 255, 255)) -> np.ndarray:
+    """``pixels`` (H, W, 3) brought to (height, width, 3), contiguous.
+
+    ``cover`` resizes until the target is covered and crops; ``none`` crops at the picture's own scale
+    (enlarging only what is too small); ``stretch`` ignores the aspect; ``pad`` keeps all and fills the rest.
+    """
+    rows, columns = pixels.shape[:2]
+    if resize == "stretch":
+        return np.ascontiguousarray(area_resize(pixels, width, height))
+    if resize == "pad":
+        scale = min(width / columns, height / rows)
+        inner = area_resize(pixels, max(1, min(width, round(columns * scale))),
+                            max(1, min(height, round(rows * scale))))
+        canvas = np.empty((height, width, 3), dtype=np.uint8)
+        canvas[:] = background
+        left, top = (width - inner.shape[1]) // 2, (height - inner.shape[0]) // 2
+        canvas[top:top + inner.shape[0], left:left + inner.shape[1]] = inner
+        return canvas
+    if resize == "cover" or columns < width or rows < height:
+        pixels = area_resize(pixels, *cover_size(columns, rows, width, height))
+    left, top = crop_corner(pixels.shape[1], pixels.shape[0], width, height, crop)
+    return np.ascontiguousarray(pixels[top:top + height, left:left + width])

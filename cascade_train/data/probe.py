@@ -1,0 +1,124 @@
+"""What an index keeps of a picture: size, a cheap content check, and whether it is whole."""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from cascade_train.data.pixels import BadImage, decode, looks_whole, open_image, upright_size
+
+EDGE = 4096
+"""Bytes read from either end of a file to recognise its content."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One sample as an index knows it.
+
+    ``name`` is the picture's path relative to its source, ``offset`` and ``size`` its place in bytes, ``crc``
+    a checksum of its first and last 4 KiB. ``width`` and ``height`` are upright. ``texts`` maps the endings
+    of text files beside it to what they say, ``meta`` is its metadata. ``bad`` is why it cannot be used.
+    """
+
+    name: str
+    size: int = 0
+    crc: int = 0
+    width: int = 0
+    height: int = 0
+    texts: str = "{}"
+    meta: str = "{}"
+    bad: str = ""
+    offset: int = 0
+    stamp: str = ""
+    row: int = -1
+
+    def caption_files(self) -> dict[str, str]:
+        out: dict[str, str] = json.loads(self.texts)
+        return out
+
+    def metadata(self) -> dict[str, Any]:
+        out: dict[str, Any] = json.loads(self.meta)
+        return out
+
+
+@dataclass(frozen=True)
+class Probe:
+    width: int = 0
+    height: int = 0
+    crc: int = 0
+    bad: str = ""
+
+
+class Window(io.RawIOBase):
+    """Bytes ``offset`` … ``offset + size`` of an open file, as a file of their own."""
+
+    def __init__(self, handle: BinaryIO, offset: int, size: int) -> None:
+        self._handle, self._offset, self._size, self._at = handle, offset, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        self._at = max(0, place + (0, self._at, self._size)[whence])
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        want = max(0, min(len(buffer), self._size - self._at))
+        self._handle.seek(self._offset + self._at)
+        data = self._handle.read(want)
+        buffer[:len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def probe(handle: BinaryIO, size: int) -> Probe:
+    """Look at the picture in ``handle`` (a seekable file of ``size`` bytes) without decoding it.
+
+    Only a picture whose end looks cut off is decoded, to be sure.
+    """
+    if not size:
+        return Probe(bad="zero bytes")
+    handle.seek(0)
+    start = handle.read(EDGE)
+    handle.seek(max(0, size - EDGE))
+    end = handle.read(EDGE)
+    crc = zlib.crc32(end, zlib.crc32(start))
+    if not any(start):
+        return Probe(crc=crc, bad="nothing but zeros")
+    handle.seek(0)
+    try:
+        width, height = upright_size(open_image(handle))
+        if not looks_whole(start, end, size):
+            handle.seek(0)
+            decode(handle.read(size))
+    except BadImage as error:
+        return Probe(crc=crc, bad=str(error))
+    return Probe(width, height, crc)
+
+
+def read_text(data: bytes) -> str:
+    """The text in ``data``: UTF-8 with or without a mark, or UTF-16 with one, else UnicodeDecodeError."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16")
+    return data.decode("utf-8-sig")
+
+
+def read_json(text: str) -> Any:
+    """``text`` as JSON; ValueError for what is none, NaN and infinities included."""
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} in json")
+    return json.loads(text, parse_constant=refuse)
+
+
+def json_trouble(kind: str, error: Exception) -> str:
+    """Why a JSON file cannot be used, as a short reason."""
+    return str(error) if str(error).endswith("in json") else f"{kind} is no valid JSON"

@@ -1,0 +1,122 @@
+"""What a dataset holds and what it left out, for people and for machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+NAMED = 10
+"""How many examples a report names."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """So many samples for one reason, with the first names."""
+
+    reason: str
+    count: int
+    names: tuple[str, ...] = ()
+
+    def line(self) -> str:
+        more = ", …" if self.count > len(self.names) else ""
+        return f"{self.count} {self.reason}" + (f": {', '.join(self.names)}{more}" if self.names else "")
+
+
+class Tally:
+    """Counts by reason while samples go by."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._names: dict[str, list[str]] = {}
+
+    def add(self, reason: str, name: str, count: int = 1) -> None:
+        self._counts[reason] = self._counts.get(reason, 0) + count
+        names = self._names.setdefault(reason, [])
+        if name and len(names) < NAMED:
+            names.append(name)
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    @property
+    def total(self) -> int:
+        return sum(self._counts.values())
+
+    def counts(self) -> tuple[Count, ...]:
+        return tuple(Count(reason, count, tuple(self._names[reason]))
+                     for reason, count in sorted(self._counts.items(), key=lambda item: -item[1]))
+
+
+@dataclass(frozen=True)
+class BucketCount:
+    """A bucket in pixels, its latent grid, and how many samples it holds."""
+
+    width: int
+    height: int
+    columns: int
+    rows: int
+    samples: int
+
+    def line(self) -> str:
+        return f"{self.width}×{self.height} px ({self.columns}×{self.rows} latents): {self.samples}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """``samples`` can be drawn, ``epoch`` is that times repeats; ``bad`` could not be used, ``dropped`` were
+    left out on purpose."""
+
+    samples: int
+    epoch: int
+    bad: tuple[Count, ...] = ()
+    dropped: tuple[Count, ...] = ()
+    buckets: tuple[BucketCount, ...] = ()
+    captioned: int = 0
+    several_captions: int = 0
+    empty_captions: int = 0
+    warnings: tuple[str, ...] = ()
+    streamed: bool = False
+
+    @property
+    def bad_count(self) -> int:
+        return sum(item.count for item in self.bad)
+
+    @property
+    def dropped_count(self) -> int:
+        return sum(item.count for item in self.dropped)
+
+    def text(self) -> str:
+        """The report as lines for a person."""
+        if self.streamed:
+            lines = ["streamed samples: their number is not known before they are read"]
+        else:
+            repeated = f", {self.epoch} an epoch with repeats" if self.epoch != self.samples else ""
+            lines = [f"{self.samples} samples{repeated}"]
+        if self.captioned:
+            several = f", {self.several_captions} with several" if self.several_captions else ""
+            empty = f", {self.empty_captions} empty" if self.empty_captions else ""
+            lines.append(f"captions: {self.captioned}{several}{empty}")
+        if self.buckets:
+            lines += ["buckets:", *(f"  {bucket.line()}" for bucket in self.buckets)]
+        for title, counts in (("bad, skipped", self.bad), ("dropped", self.dropped)):
+            if counts:
+                lines += [f"{title}: {sum(item.count for item in counts)}",
+                          *(f"  {item.line()}" for item in counts)]
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
+
+    def data(self) -> dict[str, Any]:
+        """The report as JSON values; ``bad`` and ``dropped`` are totals, with the reasons beside them."""
+        def listed(counts: tuple[Count, ...]) -> list[dict[str, Any]]:
+            return [{"reason": c.reason, "count": c.count, "names": list(c.names)} for c in counts]
+        return {
+            "samples": self.samples, "epoch": self.epoch,
+            "bad": self.bad_count, "dropped": self.dropped_count,
+            "bad_files": [{"name": name, "reason": c.reason} for c in self.bad for name in c.names],
+            "bad_reasons": listed(self.bad), "dropped_reasons": listed(self.dropped),
+            "captions": {"samples": self.captioned, "several": self.several_captions,
+                         "empty": self.empty_captions},
+            "buckets": [{"width": b.width, "height": b.height, "latents": [b.columns, b.rows],
+                         "samples": b.samples} for b in self.buckets],
+            "warnings": list(self.warnings), "streamed": self.streamed,
+        }

@@ -1,0 +1,258 @@
+"""From a dataset's description to the samples that can be drawn: which rows, which bucket, how often."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cascade_train.data.buckets import Buckets
+from cascade_train.data.captions import captions_of
+from cascade_train.data.expressions import Expression, Missing
+from cascade_train.data.index import shown, to_blob
+from cascade_train.data.probe import Entry
+from cascade_train.data.readers import Reader, WorldReader, open_source
+from cascade_train.data.report import BucketCount, Report, Tally
+from cascade_train.data.spec import Dataset
+from cascade_train.errors import CascadeError
+
+Tell = Callable[[int, int, str], None]
+
+
+@dataclass
+class Part:
+    """The rows of one source that are left, and how often an epoch sees each."""
+
+    reader: Reader
+    dataset: Dataset
+    rows: np.ndarray
+    widths: np.ndarray
+    heights: np.ndarray
+    chances: np.ndarray
+    times: float = 1.0
+
+    def keep(self, mask: np.ndarray) -> None:
+        self.rows, self.widths, self.heights, self.chances = (
+            self.rows[mask], self.widths[mask], self.heights[mask], self.chances[mask])
+
+
+@dataclass
+class _Tallies:
+    bad: Tally = field(default_factory=Tally)
+    dropped: Tally = field(default_factory=Tally)
+    uncaptioned: Tally = field(default_factory=Tally)
+    warnings: list[str] = field(default_factory=list)
+    captioned: int = 0
+    several: int = 0
+    empty: int = 0
+
+
+@dataclass(frozen=True)
+class Selection:
+    """All that can be drawn: sample i is row ``row_of[i]`` of ``parts[part_of[i]]``, in ``bucket_of[i]``."""
+
+    parts: tuple[Part, ...]
+    part_of: np.ndarray
+    row_of: np.ndarray
+    bucket_of: np.ndarray
+    widths: np.ndarray
+    heights: np.ndarray
+    chances: np.ndarray
+    sizes: tuple[tuple[int, int], ...]
+    whole: np.ndarray
+    fraction: np.ndarray
+    report: Report
+
+
+def fields_of(entry: Entry) -> dict[str, Any]:
+    """What a filter may ask of a sample: its metadata, and its own width, height, aspect, file_size, name."""
+    fields = {key: value for key, value in entry.metadata().items() if value is not None}
+    fields.update(width=entry.width, height=entry.height, aspect=entry.width / max(entry.height, 1),
+                  file_size=entry.size, file_name=entry.name)
+    return fields
+
+
+def select(dataset: Dataset, *, multiple: int, native_side: int, factor: int | None, cache: Path,
+           tell: Tell | None = None, strict: bool = True) -> Selection:
+    """Open ``dataset``'s sources and choose its samples.
+
+    With ``strict`` off nothing but a missing source or a setting that cannot be is an error: the report
+    tells what would be one.
+
+    Raises:
+        CascadeError: no sample is left, captions are missing, too many samples are bad, or a source is gone.
+    """
+    tallies = _Tallies()
+    parts = _gather(dataset, (), tallies, cache, tell)
+    _judge(dataset, parts, tallies, strict)
+    buckets = Buckets(dataset.buckets, multiple, native_side, factor)
+    widths = np.concatenate([part.widths for part in parts])
+    heights = np.concatenate([part.heights for part in parts])
+    chances = np.concatenate([part.chances for part in parts])
+    bucket_of = buckets.assign(widths, heights, chances)
+    part_of = np.repeat(np.arange(len(parts)), [len(part.rows) for part in parts])
+    row_of = np.concatenate([part.rows for part in parts])
+    small = np.flatnonzero(bucket_of < 0)
+    for at in small:
+        part = parts[part_of[at]]
+        name = shown(part.reader.row(int(row_of[at])).name) if at in small[:10] else ""
+        tallies.dropped.add("too small", name)
+    kept = bucket_of >= 0
+    part_of, row_of, bucket_of, chances = part_of[kept], row_of[kept], bucket_of[kept], chances[kept]
+    widths, heights = widths[kept].astype(np.int32), heights[kept].astype(np.int32)
+    if not len(row_of) and strict:
+        raise CascadeError("no sample is left in the dataset",
+                           fix="Dropped: " + "; ".join(c.line() for c in tallies.dropped.counts()))
+    times = np.array([part.times for part in parts])[part_of] if len(part_of) else np.zeros(0)
+    whole = np.floor(times + 1e-9).astype(np.int64)
+    counts = np.bincount(bucket_of, minlength=len(buckets.sizes)) if len(bucket_of) else \
+        np.zeros(len(buckets.sizes), dtype=np.int64)
+    lines = tuple(
+        BucketCount(bucket.width, bucket.height, *bucket.grid, int(counts[index]))
+        for index in range(len(buckets.sizes)) if counts[index] and (bucket := buckets.bucket(index)))
+    report = Report(
+        samples=len(row_of), epoch=round(float(times.sum())), bad=tallies.bad.counts(),
+        dropped=tallies.dropped.counts(), buckets=lines, captioned=tallies.captioned,
+        several_captions=tallies.several, empty_captions=tallies.empty,
+        warnings=(*tallies.warnings, *buckets.warnings()))
+    return Selection(tuple(parts), part_of, row_of, bucket_of, widths, heights, chances, tuple(buckets.sizes),
+                     whole, np.clip(times - whole, 0, 1), report)
+
+
+def _judge(dataset: Dataset, parts: list[Part], tallies: _Tallies, strict: bool) -> None:
+    good = sum(len(part.rows) for part in parts)
+    bad, missing = tallies.bad, tallies.uncaptioned
+    if missing:
+        note = "; ".join(count.line() for count in missing.counts())
+        if strict:
+            raise CascadeError(
+                f"{missing.total} of {missing.total + good} pictures have no caption", where=note,
+                fix="Put a text file of the same name beside each, name the metadata field that holds it, or "
+                    "choose a fallback in Caption Options")
+        tallies.warnings.append(f"without caption, an error when training: {note}")
+    if not bad:
+        return
+    note = "; ".join(count.line() for count in bad.counts())
+    share = bad.total / max(1, bad.total + good + tallies.dropped.total)
+    refused = dataset.on_bad == "error" or any(leaf.on_bad == "error" for _, leaf in dataset.leaves())
+    if strict and (refused or share > dataset.max_bad):
+        limit = "none may be" if refused else f"at most {dataset.max_bad:.0%} may be"
+        raise CascadeError(f"{bad.total} samples are bad ({share:.0%} of the dataset, {limit})", where=note,
+                           fix="Mend or remove these files, or allow more bad samples")
+    if strict and not good and not tallies.dropped:
+        raise CascadeError("every sample is bad", where=note)
+
+
+def _gather(dataset: Dataset, outer: tuple[str, ...], tallies: _Tallies, cache: Path,
+            tell: Tell | None) -> list[Part]:
+    filters = (*dataset.filters, *outer)
+    expressions = [Expression(text) for text in filters]
+    groups: list[list[Part]] = []
+    for weighted in dataset.sources:
+        if isinstance(weighted.source, Dataset):
+            group = _gather(weighted.source, filters, tallies, cache, tell)
+        else:
+            group = [_part(open_source(weighted.source, cache, tell), dataset, expressions, tallies, tell)]
+        for part in group:
+            part.times *= max(1, weighted.repeats)
+        groups.append(group)
+    if any(weighted.share > 0 for weighted in dataset.sources):
+        _share_out(dataset, groups)
+    parts = [part for group in groups for part in group]
+    if dataset.duplicates != "keep":
+        from cascade_train.data.duplicates import drop_duplicates
+        drop_duplicates(parts, dataset, tallies.dropped, tell)
+    return parts
+
+
+def _share_out(dataset: Dataset, groups: list[list[Part]]) -> None:
+    """Set how often each source is seen so that epochs hold them in the proportion of their shares."""
+    if any(weighted.share <= 0 for weighted in dataset.sources):
+        raise CascadeError("some of the combined datasets have a share and some have none",
+                           fix="Give each a share above 0, or none")
+    lengths = [sum(len(part.rows) * part.times for part in group) for group in groups]
+    wanted = [weighted.share / length if length else 0.0
+              for weighted, length in zip(dataset.sources, lengths)]
+    least = min((value for value in wanted if value), default=1.0)
+    for group, value in zip(groups, wanted):
+        for part in group:
+            part.times *= value / least if value else 1.0
+
+
+def _part(reader: Reader, dataset: Dataset, filters: list[Expression], tallies: _Tallies,
+          tell: Tell | None) -> Part:
+    rows: list[int] = []
+    widths: list[int] = []
+    heights: list[int] = []
+    chances: list[int] = []
+    world = isinstance(reader, WorldReader)
+    for seen, entry in enumerate(reader.rows()):
+        if tell and seen % 4096 == 4095:
+            tell(seen, 0, f"choosing among {seen} samples")
+        if entry.bad:
+            tallies.bad.add(entry.bad, shown(entry.name))
+            continue
+        reason = _filtered(entry, filters) if filters else ""
+        if reason:
+            tallies.dropped.add(reason, shown(entry.name))
+            continue
+        if not world and not _captioned(entry, reader, dataset, tallies):
+            continue
+        rows.append(entry.row)
+        widths.append(entry.width)
+        heights.append(entry.height)
+        name = to_blob(entry.name) + b"%d" % entry.crc
+        chances.append(int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little"))
+    if world:
+        tallies.captioned += len(rows)
+    _tell_facts(reader, tallies)
+    return Part(reader, dataset, np.array(rows, dtype=np.int64), np.array(widths, dtype=np.int64),
+                np.array(heights, dtype=np.int64), np.array(chances, dtype=np.uint64))
+
+
+def _captioned(entry: Entry, reader: Reader, dataset: Dataset, tallies: _Tallies) -> bool:
+    try:
+        captions = captions_of(dataset.captions, entry.name, entry.caption_files(), entry.metadata(),
+                               reader.label)
+    except Missing as error:
+        tallies.uncaptioned.add(f"without the field {error}", shown(entry.name))
+        return False
+    except CascadeError:
+        raise
+    except Exception as error:
+        tallies.bad.add(f"caption expression: {error}", shown(entry.name))
+        return False
+    if captions is None:
+        tallies.uncaptioned.add("without caption", shown(entry.name))
+        return False
+    tallies.captioned += 1
+    tallies.several += len(captions) > 1
+    tallies.empty += captions == ("",)
+    return True
+
+
+def _filtered(entry: Entry, filters: list[Expression]) -> str:
+    """Why the filters drop a sample; "" when they let it through."""
+    fields = fields_of(entry)
+    for expression in filters:
+        try:
+            if not expression.value(fields):
+                return f"not {expression.text}"
+        except Missing as error:
+            return f"without the field {error}"
+        except Exception as error:
+            return f"where {expression.text} fails ({type(error).__name__})"
+    return ""
+
+
+def _tell_facts(reader: Reader, tallies: _Tallies) -> None:
+    facts = getattr(getattr(reader, "index", None), "facts", {})
+    if facts.get("orphans"):
+        names = ", ".join(facts["orphan_names"])
+        tallies.warnings.append(f"{facts['orphans']} text files without a picture in {reader.label}: {names}")
+    for table in facts.get("tables_bad", ()):
+        tallies.warnings.append(f"metadata that cannot be read: {table}")

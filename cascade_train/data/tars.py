@@ -1,0 +1,232 @@
+"""WebDataset tars on this machine: indexed once, then read at random by offset."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sqlite3
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from cascade_train.data import index as index_file
+from cascade_train.data.folder import TEXTS, Tell, as_json, as_metadata
+from cascade_train.data.index import Index, to_blob
+from cascade_train.data.pixels import EXTENSIONS
+from cascade_train.data.probe import EDGE, Entry, Window, json_trouble, probe, read_json, read_text
+from cascade_train.errors import CascadeError
+
+_BLOCK = 512
+_MEMBER = re.compile(r"^((?:.*/)?[^/.]+)\.([^/]+)$", re.DOTALL)
+_TEXT_LIMIT = 1 << 20
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """(key, ending) of a member: the ending starts at the first dot of the file name, as in webdataset."""
+    match = _MEMBER.match(name)
+    return (match[1], match[2].lower()) if match else None
+
+
+def beside(path: Path) -> Path:
+    """Where an index that travels with a tar lies."""
+    return path.with_name(path.name + ".index")
+
+
+def index_tar(path: Path, cache: Path, tell: Tell | None = None) -> Index:
+    """The index of the tar at ``path``: the one beside it if it fits, else one in the folder ``cache``.
+
+    Raises:
+        CascadeError: the tar is missing, compressed, or no tar.
+    """
+    try:
+        status = path.stat()
+        with path.open("rb") as handle:
+            edges = hashlib.sha256(handle.read(EDGE))
+            handle.seek(max(0, status.st_size - EDGE))
+            edges.update(handle.read(EDGE))
+    except OSError as error:
+        raise CascadeError("the tar cannot be read", where=str(path),
+                           fix=str(error.strerror or error)) from error
+    mark = f"{status.st_size} {edges.hexdigest()[:32]}"
+    known = _open(beside(path), mark)
+    if known is not None:
+        return known
+    key = hashlib.sha256(to_blob(f"{path.resolve()}|{status.st_mtime_ns}|{mark}")).hexdigest()[:32]
+    inside = cache / f"tar-{key}.sqlite"
+    known = _open(inside, mark)
+    if known is None:
+        write_index(path, inside, mark, tell)
+        known = Index(inside)
+    return known
+
+
+def _open(path: Path, mark: str) -> Index | None:
+    if not path.is_file():
+        return None
+    try:
+        found = Index(path)
+    except (sqlite3.Error, OSError):
+        return None
+    return found if found.facts.get("tar") == mark else None
+
+
+def write_index(path: Path, to: Path, mark: str | None = None, tell: Tell | None = None) -> None:
+    """Read through the tar once and write its index to ``to``."""
+    if mark is None:
+        size = path.stat().st_size
+        with path.open("rb") as handle:
+            edges = hashlib.sha256(handle.read(EDGE))
+            handle.seek(max(0, size - EDGE))
+            edges.update(handle.read(EDGE))
+        mark = f"{size} {edges.hexdigest()[:32]}"
+    facts: dict[str, Any] = {"tar": mark}
+    index_file.write(to, _entries(path, facts, tell), facts)
+
+
+@dataclass
+class _Group:
+    """The members that share a key."""
+
+    picture: tuple[str, int, int] | None = None
+    texts: dict[str, str] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+    bad: str = ""
+    first: str = ""
+
+
+def members(path: Path) -> Iterator[tuple[str, int, int, str]]:
+    """(name, offset, size, bad) of every file in a tar, in order; the last one says when the tar is cut off.
+
+    Raises:
+        CascadeError: it is compressed, or no tar.
+    """
+    size = path.stat().st_size
+    if not size:
+        raise CascadeError("the tar has zero bytes", where=str(path))
+    with path.open("rb") as handle:
+        if handle.read(2) == b"\x1f\x8b":
+            raise CascadeError("a compressed tar cannot be read at random", where=str(path),
+                               fix="Unpack it first (gunzip)")
+        handle.seek(0)
+        end = 0
+        try:
+            with tarfile.open(fileobj=handle, mode="r:") as tar:
+                for member in tar:
+                    tar.members = []  # type: ignore[attr-defined]  # keep memory constant
+                    end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
+                    if member.isfile():
+                        cut = member.offset_data + member.size > size
+                        bad = "the tar is cut off here" if cut else ""
+                        yield member.name, member.offset_data, member.size, bad
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            if not end:
+                raise CascadeError("this is no tar file", where=str(path), fix=str(error)) from error
+            if end <= size:
+                yield "", end, 0, "the tar is cut off or damaged behind its last readable member"
+            return
+        if end <= size:
+            handle.seek(end)
+            if len(handle.read(_BLOCK)) < _BLOCK:
+                yield "", end, 0, "the tar is cut off behind its last readable member"
+
+
+def _entries(path: Path, facts: dict[str, Any], tell: Tell | None) -> Iterator[Entry]:
+    groups: dict[str, _Group] = {}
+    size = path.stat().st_size
+    cut = ""
+    with path.open("rb") as handle:
+        for number, (name, offset, length, bad) in enumerate(members(path)):
+            if not name:
+                cut = bad
+                continue
+            if name.rpartition("/")[2].startswith(".") or "/." in name.removeprefix("./"):
+                continue
+            parts = split_name(name)
+            if parts is None:
+                groups.setdefault(name, _Group(first=name)).bad = "a name without ending"
+                continue
+            key, ending = parts
+            group = groups.setdefault(key, _Group(first=name))
+            _take(group, handle, name, ending, offset, length, bad)
+            if tell and number % 256 == 0:
+                tell(offset, size, f"indexing {path.name}")
+    for key in sorted(groups, key=to_blob):
+        group = groups[key]
+        said = json.dumps(group.texts, ensure_ascii=False)
+        if group.picture is None:
+            yield Entry(group.first, bad=group.bad or "no picture in this sample", texts=said)
+            continue
+        name, offset, length = group.picture
+        with path.open("rb") as handle:
+            window = BufferedReader(Window(handle, offset, length), EDGE)
+            seen = probe(cast(BinaryIO, window), length)
+        yield Entry(name, size=length, crc=seen.crc, width=seen.width, height=seen.height, texts=said,
+                    meta=as_json(group.meta), bad=group.bad or seen.bad, offset=offset)
+    if cut:
+        facts["cut"] = cut
+        yield Entry(path.name, bad=cut)
+
+
+def _take(group: _Group, handle: BinaryIO, name: str, ending: str, offset: int, length: int,
+          bad: str) -> None:
+    last = ending.rpartition(".")[2]
+    if ending in EXTENSIONS or (last in EXTENSIONS and group.picture is None):
+        if group.picture is not None and split_name(group.picture[0]) == split_name(name):
+            group.bad = group.bad or "the same name twice"
+        if group.picture is None or ending in EXTENSIONS:
+            group.picture = (name, offset, length)
+            group.bad = group.bad or bad
+        return
+    if "." + last not in TEXTS or length > _TEXT_LIMIT:
+        return
+    if bad:
+        group.bad = group.bad or bad
+        return
+    handle.seek(offset)
+    kind = "." + ending
+    try:
+        content = read_text(handle.read(length))
+        if kind == ".json":
+            group.meta.update(as_metadata(read_json(content)))
+        else:
+            group.texts[kind] = content
+    except UnicodeDecodeError:
+        group.bad = group.bad or f"{kind} is not UTF-8"
+    except (ValueError, RecursionError) as error:
+        group.bad = group.bad or json_trouble(kind, error)
+
+
+class TarReader:
+    """Reads members of one tar by offset, safe from many threads and across spawn and fork."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle: int | None = None
+        self._pid = 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        """``size`` bytes at ``offset``; OSError when the file no longer holds them."""
+        if hasattr(os, "pread"):
+            if self._handle is None or self._pid != os.getpid():
+                self._handle, self._pid = os.open(self.path, os.O_RDONLY), os.getpid()
+            data = os.pread(self._handle, size, offset)
+        else:
+            with self.path.open("rb") as handle:
+                handle.seek(offset)
+                data = handle.read(size)
+        if len(data) != size:
+            raise OSError(f"{self.path} ends before byte {offset + size}")
+        return data
+
+    def close(self) -> None:
+        if self._handle is not None and self._pid == os.getpid():
+            os.close(self._handle)
+            self._handle = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "_handle": None, "_pid": 0}
