@@ -1,0 +1,185 @@
+"""``cascade-train run``: execute a workflow without ComfyUI."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cascade_train.errors import CascadeError
+
+HELP = "run a workflow (UI or API JSON, or a picture that carries one)"
+
+EPILOG = """\
+examples:
+  cascade-train run teach_a_concept.json
+  cascade-train run my.json --set "Train Steps.steps=500" --set 12.seed=3 --output-dir results
+  cascade-train run my.json --only "Validate" --dry-run
+
+Exit code: 0 every output ran, 1 something failed, 2 the workflow or an option is wrong and nothing ran,
+130 stopped. Ctrl-C stops at the next step; running the same command again continues from there.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("file", type=Path, metavar="FILE", help="the workflow")
+    add_places(parser)
+    parser.add_argument("--set", action="append", default=[], metavar="NODE.INPUT=VALUE", dest="settings",
+                        help="change an input of the node with this title or id (repeatable)")
+    parser.add_argument("--only", action="append", default=[], metavar="NODE",
+                        help="run only the node with this title or id, and what it needs (repeatable)")
+    parser.add_argument("--device", default="auto", metavar="NAME",
+                        help="auto, cpu, cuda, cuda:1 or mps (auto: CUDA, else MPS, else CPU)")
+    parser.add_argument("--dry-run", action="store_true",
+                        help="print what would run and what is there already, and run nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object an event, the report last")
+    parser.add_argument("--traceback", action="store_true", help="show where unexpected errors came from")
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """Options that say where things lie; shared by the commands that look at files of a workflow."""
+    group = parser.add_argument_group("places")
+    group.add_argument("--output-dir", type=Path, metavar="DIR",
+                       help="where pictures, exports and runs go (./output, or that of --comfyui)")
+    group.add_argument("--input-dir", type=Path, metavar="DIR",
+                       help="where the workflow's pictures and datasets are (./input, or that of --comfyui)")
+    group.add_argument("--models-dir", type=Path, action="append", default=[], metavar="DIR",
+                       help="a folder laid out as ComfyUI's models folder (repeatable)")
+    group.add_argument("--read", type=Path, action="append", default=[], metavar="DIR",
+                       help="a further folder that the workflow may read from (repeatable)")
+    group.add_argument("--comfyui", type=Path, metavar="DIR",
+                       help="use the nodes of the ComfyUI in DIR, its custom nodes and its folders")
+
+
+def run(args: argparse.Namespace) -> int:
+    from cascade_train.commands.terminal import Display, JsonLines, Terminal
+
+    display: Display = JsonLines() if args.json else Terminal(traces=args.traceback)
+    try:
+        return _run(args, display)
+    except CascadeError as error:
+        return refuse([str(error)], args.json)
+
+
+def refuse(lines: Sequence[str], as_json: bool) -> int:
+    """Say why nothing ran; 2."""
+    if as_json:
+        print(json.dumps({"event": "report", "ok": False, "problems": list(lines), "nodes": []}), flush=True)
+    for line in lines:
+        print(f"cascade-train: {line}", file=sys.stderr)
+    return 2
+
+
+def _run(args: argparse.Namespace, display: Any) -> int:
+    from cascade_train.graph.load import is_api, read_workflow
+
+    workflow = read_workflow(args.file)
+    host, classes = place(args, display)
+    prompt, problems = _checked(workflow, classes, host, args)
+    if problems:
+        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''} in {args.file}; nothing ran."
+        return refuse([*map(str, problems), count], args.json)
+    only = [chosen(prompt, name) for name in args.only]
+    if args.dry_run:
+        from cascade_train.graph.plan import plan
+
+        return _print_plan(plan(prompt, classes, host, only=only), args.json)
+
+    from cascade_train.graph.execute import run_prompt
+    from cascade_train.host.headless import stop_on_signals
+
+    pnginfo = None if is_api(workflow) else {"workflow": workflow}
+    host.folders.output.mkdir(parents=True, exist_ok=True)
+    with stop_on_signals(host, _say_at_once):
+        report = run_prompt(prompt, classes, host, only=only, extra_pnginfo=pnginfo, listener=display.event)
+    display.end(report, host.folders)
+    return report.exit_code
+
+
+def _say_at_once(text: str) -> None:
+    """Written past the buffers: a signal may arrive while they are being written."""
+    os.write(2, f"\n{text}\n".encode())
+
+
+def place(args: argparse.Namespace, display: Any) -> tuple[Any, dict[str, type]]:
+    """The host and the node classes that the options ask for."""
+    from cascade_train.graph.registry import node_classes
+    from cascade_train.host.headless import HeadlessHost, headless_folders
+
+    for option, folders in (("--input-dir", [args.input_dir] if args.input_dir else []),
+                            ("--models-dir", args.models_dir), ("--read", args.read)):
+        for folder in folders:
+            if not folder.is_dir():
+                raise CascadeError(f"{option}: there is no folder '{folder}'")
+    device = getattr(args, "device", "auto")
+    if args.comfyui:
+        from cascade_train.host.comfy_inside import enter_comfyui
+
+        host, others = enter_comfyui(args.comfyui, output=args.output_dir, input_folder=args.input_dir,
+                                     models=args.models_dir, read=args.read, device=device, sink=display)
+        return host, node_classes(host, others)
+    folders_ = headless_folders(args.output_dir or Path("output"), args.input_dir, args.models_dir, args.read)
+    host = HeadlessHost(folders_, device, display)
+    return host, node_classes(host)
+
+
+def _checked(
+    workflow: dict[str, Any], classes: Mapping[str, type], host: Any, args: argparse.Namespace
+) -> tuple[dict[str, Any], list[Any]]:
+    """The prompt with ``--set`` applied, and what is wrong with the part of it that will run."""
+    from cascade_train.graph.convert import to_prompt
+    from cascade_train.graph.reach import needed
+    from cascade_train.graph.schema import object_info
+    from cascade_train.graph.validate import check, problems
+
+    info = object_info(classes)
+    if args.settings:
+        from cascade_train.graph.overrides import apply_settings
+
+        prompt = apply_settings(to_prompt(workflow, info), info, args.settings)
+        found = problems(prompt, info, host)
+    else:
+        prompt, found = check(workflow, info, host)
+    if args.only:
+        wanted = needed(prompt, [chosen(prompt, name) for name in args.only])
+        found = [problem for problem in found if problem.node in wanted]
+    return prompt, found
+
+
+def chosen(prompt: Mapping[str, Any], name: str) -> str:
+    """The id of the node that ``name`` (its id or its title) means.
+
+    Raises:
+        CascadeError: there is none, or several have the title.
+    """
+    if name in prompt:
+        return name
+    titles = {key: str((node.get("_meta") or {}).get("title") or node.get("class_type")) for key, node in
+              prompt.items()}
+    found = [key for key, title in titles.items() if title == name]
+    found = found or [key for key, title in titles.items() if title.casefold() == name.casefold()]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise CascadeError(f"{len(found)} nodes are called '{name}'",
+                           fix=f"Use an id: {', '.join(found)}")
+    from cascade_train.graph.near import nearest, shown
+
+    near = nearest(name, titles.values()) or sorted(set(titles.values()))
+    raise CascadeError(f"no node is called '{name}'", fix=f"Nearest: {shown(near)}")
+
+
+def _print_plan(planned: Sequence[Any], as_json: bool) -> int:
+    from cascade_train.graph.plan import as_text
+
+    if as_json:
+        print(json.dumps({"event": "plan", "nodes": [vars(node) for node in planned]}), flush=True)
+    else:
+        print(as_text(planned))
+    return 0

@@ -1,0 +1,117 @@
+"""The host inside ComfyUI. With `host.comfy_inside`, the only importer of ComfyUI's modules."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_train.host.base import Folders
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+log = logging.getLogger("cascade_train")
+
+PREVIEW_SIDE = 512
+"""Longest side of a preview that is sent to the browser, in pixels."""
+
+TEXT_INTERVAL = 0.25
+"""Least time between two lines of text on a node, in seconds."""
+
+
+class ComfyHost:
+    """What nodes ask of ComfyUI. Its modules are imported when first asked for, never at start."""
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+        self._shown = 0.0
+
+    @property
+    def folders(self) -> Folders:
+        """ComfyUI's folders as they are now (its options may move them)."""
+        import folder_paths
+
+        output = Path(folder_paths.get_output_directory()).absolute()
+        models = {
+            kind: tuple(Path(folder) for folder in entry[0])
+            for kind, entry in folder_paths.folder_names_and_paths.items()
+            if kind != "custom_nodes"
+        }
+        return Folders(
+            input=Path(folder_paths.get_input_directory()).absolute(), output=output,
+            temp=Path(folder_paths.get_temp_directory()).absolute(),
+            runs=output / "cascade" / "runs", cache=output / "cascade" / "cache", models=models,
+        )
+
+    @property
+    def device(self) -> str:
+        import comfy.model_management
+
+        return str(comfy.model_management.get_torch_device())
+
+    @property
+    def rank(self) -> int:
+        return 0
+
+    @property
+    def world_size(self) -> int:
+        return 1
+
+    def progress(self, done: int, total: int, text: str = "", preview: Image.Image | None = None) -> None:
+        """Raises ComfyUI's interrupt when the person cancelled, as its progress hook does."""
+        import comfy.utils
+
+        # The hook is taken when a bar is made, and another prompt may have another: a fresh one each time.
+        bar = comfy.utils.ProgressBar(max(1, total))
+        picture = None if preview is None else ("JPEG", preview.convert("RGB"), PREVIEW_SIDE)
+        if text:
+            self._show(text)
+        bar.update_absolute(done, max(1, total), picture)
+
+    def _show(self, text: str) -> None:
+        """A line of text on the node that runs, where this ComfyUI and its frontend can show one."""
+        if time.monotonic() - self._shown < TEXT_INTERVAL:
+            return
+        self._shown = time.monotonic()
+        try:
+            from comfy_execution.utils import get_executing_context
+            from server import PromptServer
+
+            context = get_executing_context()
+            if context is not None:
+                server = PromptServer.instance
+                server.send_progress_text(text, context.node_id, server.client_id)
+        except (ImportError, AttributeError):
+            return
+
+    def check_interrupt(self) -> None:
+        import comfy.model_management
+
+        comfy.model_management.throw_exception_if_processing_interrupted()
+
+    def warn(self, text: str) -> None:
+        """In ComfyUI's log, and once in the browser."""
+        log.warning("%s", text)
+        if text in self._warned:
+            return
+        self._warned.add(text)
+        server = self._server()
+        if server is not None:
+            server.send_sync("cascade.warning", {"text": text}, server.client_id)
+
+    @staticmethod
+    def _server() -> Any:
+        try:
+            from server import PromptServer
+        except ImportError:
+            return None
+        return getattr(PromptServer, "instance", None)
+
+    def make_room(self) -> None:
+        """Unload the models that ComfyUI keeps; training memory is outside its accounting."""
+        import comfy.model_management
+
+        comfy.model_management.unload_all_models()
+        comfy.model_management.soft_empty_cache()
