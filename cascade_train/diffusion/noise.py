@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-TIME, NOISE, CAPTION_DROP, IMAGE_DROP, DROPOUT, CONDITION, OFFSET, PYRAMID = range(1, 9)
+TIME, NOISE, CAPTION_DROP, IMAGE_DROP, DROPOUT, CONDITION, OFFSET, PYRAMID, RESIZE = range(1, 10)
 """Streams: what a number is for. Append only: a stream's number is part of every run's result."""
 
 _MASK = (1 << 64) - 1
@@ -32,11 +32,13 @@ def uniforms(seed: int, step: int, indices: Sequence[int], stream: int) -> Tenso
         return torch.empty(0)
     counter = np.array([0, 0, 0, step], dtype=np.uint64)
     key = np.array([seed & _MASK, stream], dtype=np.uint64)
-    row = np.random.Generator(np.random.Philox(counter=counter, key=key)).random(max(indices) + 1, np.float32)
+    source = np.random.Generator(np.random.Philox(counter=counter, key=key))
+    row = source.random(max(indices) + 1, np.float32)
     return torch.from_numpy(row[np.asarray(indices)])
 
 
-def normals(seed: int, step: int, indices: Sequence[int], shape: Sequence[int], stream: int = NOISE) -> Tensor:
+def normals(seed: int, step: int, indices: Sequence[int], shape: Sequence[int],
+            stream: int = NOISE) -> Tensor:
     """Standard normal fp32 noise (len(indices), *shape), each row a function of its own index."""
     out = np.empty((len(indices), *shape), dtype=np.float32)
     for row, index in enumerate(indices):
@@ -62,7 +64,7 @@ def pyramid(noise: Tensor, seed: int, step: int, indices: Sequence[int], decay: 
     the longer of those sides lies in [``smallest``, ``largest``]; the sum is divided by the root of the sum
     of squared weights. Each dimension uses its own side.
     """
-    batch, channels, height, width = noise.shape
+    _batch, channels, height, width = noise.shape
     total, squares = noise, 1.0
     for level in range(1, max(height, width).bit_length() + 1):
         rows, columns = height >> level, width >> level
@@ -71,6 +73,7 @@ def pyramid(noise: Tensor, seed: int, step: int, indices: Sequence[int], decay: 
         shape = (channels, max(rows, 1), max(columns, 1))
         coarse = normals(seed, step, indices, shape, PYRAMID + (level << 8)).to(noise)
         weight = decay**level
-        total = total + weight * torch.nn.functional.interpolate(coarse, size=(height, width), mode="nearest")
+        spread = torch.nn.functional.interpolate(coarse, size=(height, width), mode="nearest")
+        total = total + weight * spread
         squares += weight**2
     return total / squares**0.5

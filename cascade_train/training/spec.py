@@ -48,7 +48,7 @@ class FullTarget:
     """Further parts trained together with it (nano trains its text encoder with Stage C)."""
 
 
-Target = Union[LoRATarget, FullTarget]
+Target = Union[LoRATarget, FullTarget]  # noqa: UP007
 
 
 @dataclass(frozen=True)

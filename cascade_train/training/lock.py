@@ -1,0 +1,53 @@
+"""One process trains a run at a time; a second is told who the first is."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from cascade_train.errors import CascadeError
+from cascade_train.files import write_json
+
+LOCK = "run.lock"
+HOLDER = "holder.json"
+
+
+@contextmanager
+def held(run_folder: Path) -> Iterator[None]:
+    """Hold the run folder's lock; it falls with the process, however that ends.
+
+    Raises:
+        CascadeError: another process holds it; the message names its pid, host and start.
+    """
+    run_folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(run_folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise CascadeError(
+            f"this run is being trained by {_holder(run_folder)}", where=str(run_folder),
+            fix="Wait for it or stop it, then run again: training continues from its last checkpoint",
+        ) from None
+    try:
+        write_json(run_folder / HOLDER, {
+            "pid": os.getpid(), "host": socket.gethostname(), "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        })
+        yield
+    finally:
+        (run_folder / HOLDER).unlink(missing_ok=True)
+        lock.release()
+
+
+def _holder(run_folder: Path) -> str:
+    try:
+        holder = json.loads((run_folder / HOLDER).read_text(encoding="utf-8"))
+        return f"process {holder['pid']} on {holder['host']} since {holder['started']}"
+    except (OSError, ValueError, KeyError):
+        return "another process"

@@ -1,0 +1,93 @@
+"""``metrics.jsonl``: one line a step, appended as training goes.
+
+A line holds ``step`` (from 1), ``branch`` (which tells apart different ways through one run), ``loss``
+(unweighted mean), ``weighted``, ``lr``, ``grad_norm``, ``seconds``, and what else an objective tells.
+Steps that were trained again after a crash appear twice; the last line counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from cascade_train.digest import digest
+from cascade_train.training.spec import Position
+
+METRICS = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The rows of every step up to a position, in order."""
+
+    rows: tuple[Mapping[str, Any], ...]
+
+    @property
+    def last_loss(self) -> float:
+        """The mean loss of the last tenth of the steps (at least one, at most 100); NaN without steps."""
+        if not self.rows:
+            return float("nan")
+        tail = self.rows[-min(100, max(1, len(self.rows) // 10)):]
+        return float(sum(row["loss"] for row in tail) / len(tail))
+
+
+def branch_of(position: Position) -> str:
+    """The name that all steps of ``position``'s last block share, however long that block becomes."""
+    if not position.blocks:
+        return digest(position.spec.digest, 12)
+    last = replace(position.blocks[-1], steps=0)
+    return digest((position.spec.digest, (*position.blocks[:-1], last)), 12)
+
+
+class MetricsFile:
+    """Appends rows to a run's ``metrics.jsonl``; a line cut off by a crash is removed first."""
+
+    def __init__(self, run_folder: Path, branch: str) -> None:
+        self.branch = branch
+        path = run_folder / METRICS
+        path.touch()
+        with path.open("rb+") as handle:
+            handle.seek(0, 2)
+            size = handle.tell()
+            while size > 0:
+                handle.seek(size - 1)
+                if handle.read(1) == b"\n":
+                    break
+                size -= 1
+            handle.truncate(size)
+        self._file: IO[str] = path.open("a", encoding="utf-8", newline="\n")
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps({"branch": self.branch, **row}) + "\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_metrics(position: Position) -> Metrics:
+    """The rows of the steps that lead to ``position``, as far as they have been trained."""
+    path = Path(position.folder) / METRICS
+    if not path.is_file():
+        return Metrics(())
+    wanted: dict[int, str] = {}
+    done = 0
+    for index, block in enumerate(position.blocks):
+        branch = branch_of(replace(position, blocks=position.blocks[: index + 1]))
+        wanted.update(dict.fromkeys(range(done + 1, done + block.steps + 1), branch))
+        done += block.steps
+    rows: dict[int, Mapping[str, Any]] = {}
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # the line being written right now
+            if wanted.get(row["step"]) == row["branch"]:
+                rows[row["step"]] = row
+    return Metrics(tuple(rows[step] for step in sorted(rows)))

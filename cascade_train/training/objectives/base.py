@@ -1,0 +1,146 @@
+"""The protocol between the loop and what is trained."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from cascade_train.training.spec import FullTarget, RunSpec
+
+if TYPE_CHECKING:
+    from cascade_train.data.dataset import Draw, OpenDataset
+    from cascade_train.host.base import Host
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """The samples that one forward pass sees. ``step`` counts from 0; each draw knows its index in the
+    global batch, and everything random is a function of (seed, step, that index)."""
+
+    seed: int
+    step: int
+    draws: tuple[Draw, ...]
+
+    @property
+    def indices(self) -> list[int]:
+        return [draw.index for draw in self.draws]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The losses of a micro-batch, one a sample.
+
+    Args:
+        loss: (n,) weighted, with gradient; the loop minimises its mean over the global batch.
+        raw: (n,) unweighted, without gradient; what the metrics show.
+        log_snr: (n,) for diffusion objectives.
+        parts: further numbers for the metrics, each a mean over the micro-batch.
+    """
+
+    loss: Tensor
+    raw: Tensor
+    log_snr: Tensor | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that share a learning rate. ``learning_rate`` None takes the run's."""
+
+    parameters: Mapping[str, nn.Parameter]
+    learning_rate: float | None = None
+    decay: bool = True
+
+
+class Objective(ABC):
+    """What is trained and how samples are scored.
+
+    A subclass fills ``modules`` (parts that are trained, deep copies of their own), reads samples from
+    ``dataset`` and scores them. Its whole state is the parameters that require gradients, the persistent
+    buffers of ``modules``, and ``extra_state``.
+    """
+
+    modules: nn.ModuleDict
+    dataset: OpenDataset
+
+    def __init__(self, spec: RunSpec, host: Host) -> None:
+        self.spec = spec
+        self.host = host
+        self.device = torch.device(host.device)
+
+    @abstractmethod
+    def score(self, batch: MicroBatch) -> Scored:
+        """The losses of ``batch``; called in the loop's autocast, with gradients on."""
+
+    def groups(self) -> list[Group]:
+        """What the optimizer is given: one group unless a subclass says otherwise."""
+        return [Group(self.parameters())]
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Every trained parameter by its name in the checkpoint."""
+        return {name: value for name, value in self.modules.named_parameters() if value.requires_grad}
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Every persistent buffer of the trained parts (running statistics) by name."""
+        return {f"{owner}.{name}": value for owner, module in self.modules.named_modules()
+                for name, value in module._buffers.items()
+                if value is not None and name not in module._non_persistent_buffers_set}
+
+    def after_step(self, raw: Tensor, log_snr: Tensor | None) -> None:  # noqa: B027
+        """Told the unweighted losses and logSNRs of the whole global batch once a step, in order."""
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """State that is neither a parameter nor a buffer."""
+        return {}
+
+    def load_extra_state(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027
+        """Take up what `extra_state` gave."""
+
+    @abstractmethod
+    def result(self, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+        """What training has made, as (kind, tensors, settings) of `training.trained.TrainedState`.
+
+        ``weights`` holds a value for each of `parameters` (their EMA where one is kept) and `buffers`.
+        """
+
+
+def full_result(spec: RunSpec, modules: nn.ModuleDict, weights: Mapping[str, Tensor],
+                parts: tuple[str, ...]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    """The result of training all weights of ``parts``: tensors named ``part.name in the module``."""
+    target = spec.target
+    assert isinstance(target, FullTarget)
+    wanted = {name for part in parts for name in (f"{part}.{key}" for key in modules[part].state_dict())}
+    tensors = {name: value for name, value in weights.items() if name in wanted}
+    fixed = modules.state_dict()
+    tensors.update({name: fixed[name].detach() for name in wanted - tensors.keys()})
+    settings = {"parts": list(parts), "init": target.init, "config": target.config, "seed": spec.seed}
+    return "full", tensors, settings
+
+
+def trainable_part(spec: RunSpec, part: str, host: Host) -> nn.Module:
+    """A copy of ``part`` of one's own to train, fp32 on the host's device, as the target's ``init`` says."""
+    target = spec.target
+    init = target.init if isinstance(target, FullTarget) else "models"
+    module: nn.Module
+    if init == "models":
+        from cascade_train.models import library
+
+        module = copy.deepcopy(library.part(spec.models, part, host.device))  # type: ignore[arg-type]
+    else:
+        from cascade_train.models.init import initial
+
+        module = initial(part, init, target.config, spec.seed, spec.models)  # type: ignore[union-attr, arg-type]
+    return module.float().to(host.device).requires_grad_(True).train()
+
+
+def frozen_part(spec: RunSpec, part: str, host: Host) -> nn.Module:
+    """``part`` from the shared cache: eval, without gradients, not to be changed."""
+    from cascade_train.models import library
+
+    return library.part(spec.models, part, host.device)  # type: ignore[arg-type]

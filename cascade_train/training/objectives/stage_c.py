@@ -1,0 +1,94 @@
+"""Full training of Stage C, and of the text model with it where the target asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from cascade_train.errors import CascadeError
+from cascade_train.training.feed import LatentFeed, PixelFeed, TextFeed, TokenFeed
+from cascade_train.training.objectives.base import (
+    MicroBatch,
+    Scored,
+    frozen_part,
+    full_result,
+    trainable_part,
+)
+from cascade_train.training.objectives.diffusion import DiffusionObjective, Noised
+from cascade_train.training.spec import FullTarget
+
+if TYPE_CHECKING:
+    from cascade_train.host.base import Host
+    from cascade_train.models.text import TextStates
+    from cascade_train.training.spec import RunSpec
+
+
+class StageCBase(DiffusionObjective):
+    """Latents, text and image conditions of Stage C, whatever of it is trained.
+
+    A subclass sets ``unet`` and, where captions pass a text model that changes, overrides `text`.
+    """
+
+    unet: nn.Module
+
+    def __init__(self, spec: RunSpec, host: Host) -> None:
+        super().__init__(spec, host)
+        from cascade_train.data.dataset import open_dataset
+        from cascade_train.models.library import geometry
+        from cascade_train.models.compressor import encode
+
+        sizes = geometry(spec.models)
+        self.dataset = open_dataset(spec.dataset, multiple=sizes.size_multiple, native_side=sizes.native_side,
+                                    host=host)
+        compressor = frozen_part(spec, "compressor", host)
+        self.pixels = PixelFeed(self.dataset)
+        self.latents = LatentFeed(self.pixels, lambda pictures: encode(compressor, pictures), self.device)
+        self.image_width = sizes.image_width
+
+    def text(self, captions: list[str]) -> TextStates:
+        raise NotImplementedError
+
+    def score(self, batch: MicroBatch) -> Scored:
+        given = self.noised(batch, self.latents.batch(batch.draws))
+        return self.scored(self.predict(given, self.text(self.captions(batch)), self.image(batch)), given)
+
+    def predict(self, given: Noised, text: TextStates, image: Tensor) -> Tensor:
+        return self.unet(sample=given.x, timestep_ratio=given.time, clip_text_pooled=text.pooled,
+                         clip_text=text.hidden, clip_img=image, return_dict=False)[0]
+
+    def image(self, batch: MicroBatch) -> Tensor:
+        """Image embeddings (B, 1, width): zeros where none is drawn, or the models have no image encoder."""
+        import torch
+
+        return torch.zeros(len(batch.draws), 1, self.image_width, device=self.device)
+
+
+class StageCObjective(StageCBase):
+    """All weights of Stage C (dropout on), and of ``text`` when it is in ``target.also``."""
+
+    def __init__(self, spec: RunSpec, host: Host) -> None:
+        super().__init__(spec, host)
+        target = spec.target
+        assert isinstance(target, FullTarget)
+        unknown = set(target.also) - {"text"}
+        if unknown:
+            raise CascadeError(f"'{sorted(unknown)[0]}' cannot be trained together with Stage C",
+                               fix="Only text can")
+        self.parts = ("stage_c", *target.also)
+        self.modules = nn.ModuleDict({part: trainable_part(spec, part, host) for part in self.parts})
+        self.unet = self.modules["stage_c"]
+        self._frozen: TextFeed | None = None
+        if "text" in self.parts:
+            self._tokens = TokenFeed(self.modules["text"].tokenizer, self.device)
+        else:
+            self._frozen = TextFeed(frozen_part(spec, "text", host), self.device)
+
+    def text(self, captions: list[str]) -> TextStates:
+        if self._frozen is not None:
+            return self._frozen.batch(captions)
+        return self._tokens.states(self.modules["text"], captions)
+
+    def result(self, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+        return full_result(self.spec, self.modules, weights, self.parts)

@@ -1,0 +1,250 @@
+"""A run as a value: start it, train to a position, read what lies there (DESIGN §3)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cascade_train.digest import canonical
+from cascade_train.errors import CascadeError
+from cascade_train.files import write_json
+from cascade_train.host.base import Host
+from cascade_train.training import checkpoints, lock, retention
+from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics
+from cascade_train.training.spec import Block, Position, RunSpec
+from cascade_train.training.trained import TrainedState, load_trained
+from cascade_train.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Preview = Callable[[TrainedState, Position], "Image.Image | None"]
+"""Draws a small picture of how a run is doing; called now and then while it trains."""
+
+SAVE_SECONDS = 60.0
+PREVIEW_SECONDS = 30.0
+PROGRESS_SECONDS = 0.25
+
+_live: dict[str, Trainer] = {}
+"""The newest trainer, by the name of the position it stands at: continuing from there costs nothing."""
+
+
+def start(spec: RunSpec, host: Host) -> Position:
+    """The run of ``spec`` at step 0. Its folder is made, with ``run.json``, where it does not exist yet."""
+    _check(spec)
+    folder = host.folders.runs / spec.digest
+    described = folder / "run.json"
+    if host.rank == 0 and not described.exists():
+        write_json(described, {"format": 1, "digest": spec.digest, "label": spec.label,
+                               "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "spec": canonical(spec)})
+    return Position(spec, (), str(folder))
+
+
+def train(position: Position, steps: int, *, host: Host, learning_rate: float | None = None,
+          preview: Preview | None = None, save_seconds: float = SAVE_SECONDS) -> tuple[Position, Metrics]:
+    """Train ``steps`` optimizer updates on from ``position``.
+
+    When the later position is on disk, returns at once. Else continues from the newest checkpoint on the way
+    to it, saving every ``save_seconds``, at the end, and when anything stops it; the same call resumes.
+
+    Args:
+        position: where to go on from.
+        steps: number of updates, ≥ 0.
+        learning_rate: the rate of this block; None follows the run's schedule.
+        preview: draws a picture of the state now and then.
+
+    Raises:
+        CascadeError: another process trains this run; the data, the models or the disk fail; the loss is not
+            a number. What was trained up to then is kept.
+        Exception: whatever the host raises to interrupt, after saving.
+    """
+    if steps < 0:
+        raise CascadeError(f"cannot train {steps} steps", fix="Use 0 steps or more")
+    goal = position.after(Block(steps, learning_rate))
+    if goal.step == 0:
+        return goal, Metrics(())
+    folder = Path(goal.folder)
+    if checkpoints.exists(goal):
+        if host.rank == 0:
+            checkpoints.promote(goal)
+        return goal, read_metrics(goal)
+    with (lock.held(folder) if host.rank == 0 else nullcontext()), torch.inference_mode(False), \
+            torch.enable_grad(), _own_random_state(host):
+        checkpoints.sweep(folder) if host.rank == 0 else None
+        trainer = _at_newest(goal, host)
+        _warn_past_schedule(goal, host)
+        _train_to(goal, trainer, host, preview, save_seconds)
+        _live[goal.name] = trainer
+    return goal, read_metrics(goal)
+
+
+def checkpoint_of(position: Position) -> Path:
+    """The checkpoint folder of ``position``.
+
+    Raises:
+        CascadeError: nothing has been trained to there.
+    """
+    folder = checkpoints.folder_of(position)
+    if not checkpoints.exists(position):
+        raise CascadeError(f"step {position.step} of this run is not on disk", where=position.folder,
+                           fix="Train to it first" if position.step else "Train at least one step first")
+    return folder
+
+
+def metrics(position: Position) -> list[dict[str, Any]]:
+    """One row a step up to ``position``: step, loss, weighted, lr, grad_norm, seconds."""
+    return [dict(row) for row in read_metrics(position).rows]
+
+
+def trained(position: Position) -> TrainedState:
+    """What the run has made at ``position``, read from its checkpoint."""
+    return load_trained(checkpoint_of(position))
+
+
+def release() -> None:
+    """Let go of the trainer that is kept in memory; the next block reads its checkpoint instead."""
+    _live.clear()
+
+
+def _at_newest(goal: Position, host: Host) -> Trainer:
+    """A trainer at the newest position on the way to ``goal``: the live one if it is, else from disk."""
+    on_disk = list(checkpoints.on_the_way(goal))
+    newest = on_disk[0].step if on_disk else 0
+    name, trainer = next(iter(_live.items()), ("", None))
+    _live.clear()
+    if trainer is not None and newest <= trainer.step < goal.step and trainer.whole and trainer.host is host \
+            and trainer.spec == goal.spec and checkpoints.truncated(goal, trainer.step).name == name:
+        return trainer
+    del trainer
+    host.make_room()
+    fresh = Trainer(goal.spec, host)
+    for saved in on_disk:
+        try:
+            state, _ = checkpoints.read(saved.folder)
+            fresh.restore(state, saved.step)
+            return fresh
+        except Exception as error:
+            host.warn(f"the checkpoint {saved.folder.name} cannot be read ({error}): "
+                      "going back to the one before")
+            fresh = Trainer(goal.spec, host)
+    return fresh
+
+
+def _train_to(goal: Position, trainer: Trainer, host: Host, preview: Preview | None,
+              save_seconds: float) -> None:
+    """Advance ``trainer`` to ``goal``, saving on the way, at the end and on any exception."""
+    first, began = trainer.step, time.monotonic()
+    last_saved = last_shown = last_preview = began
+    log: MetricsFile | None = None
+    try:
+        while trainer.step < goal.step:
+            here = checkpoints.truncated(goal, trainer.step + 1)
+            if host.rank == 0 and (log is None or log.branch != branch_of(here)):
+                if log is not None:
+                    log.close()
+                log = MetricsFile(Path(goal.folder), branch_of(here))
+            host.check_interrupt()
+            before = time.monotonic()
+            row = trainer.advance(here.blocks[-1])
+            now = time.monotonic()
+            if log is not None:
+                log.append({**row, "seconds": round(now - before, 4)})
+            picture = None
+            if preview is not None and host.rank == 0 and now - last_preview > PREVIEW_SECONDS:
+                picture = _preview(preview, trainer, goal)
+                last_preview = time.monotonic()
+            done = trainer.step == goal.step
+            due = now - last_shown > PROGRESS_SECONDS or picture is not None
+            if due or done or trainer.step == first + 1:
+                if log is not None:
+                    log.flush()
+                left = (now - began) / (trainer.step - first) * (goal.step - trainer.step)
+                text = f"step {trainer.step}/{goal.step} · loss {row['loss']:.4f} · {duration(left)} left"
+                host.progress(trainer.step, goal.step, text, picture)
+                last_shown = now
+            if not done and now - last_saved > save_seconds:
+                _save(goal, trainer, "timed", host, began)
+                last_saved = time.monotonic()
+        _save(goal, trainer, "block end", host, began)
+    except BaseException:
+        if trainer.whole and first < trainer.step <= goal.step and log is not None:
+            log.flush()
+            _save_quietly(goal, trainer, host, began)
+        raise
+    finally:
+        if log is not None:
+            log.close()
+
+
+def _save(goal: Position, trainer: Trainer, kind: checkpoints.Kind, host: Host, began: float) -> None:
+    """Write the checkpoint at the trainer's step, then drop those that it supersedes."""
+    if host.rank != 0:
+        return
+    here = checkpoints.truncated(goal, trainer.step)
+    if not (checkpoints.exists(here) and kind == "timed"):
+        checkpoints.write(here, kind, trainer.state(), trainer.trained(), time.monotonic() - began)
+    retention.delete(retention.superseded(here))
+
+
+def _save_quietly(goal: Position, trainer: Trainer, host: Host, began: float) -> None:
+    """Save while another exception is on its way; a failure to is told and does not hide that one."""
+    try:
+        _save(goal, trainer, "timed", host, began)
+    except CascadeError as error:
+        host.warn(str(error))
+
+
+def _preview(preview: Preview, trainer: Trainer, goal: Position) -> Image.Image | None:
+    kind, tensors, settings = trainer.trained()
+    state = TrainedState(kind, {name: value.detach().cpu() for name, value in tensors.items()}, settings)
+    with torch.no_grad():
+        return preview(state, checkpoints.truncated(goal, trainer.step))
+
+
+def _own_random_state(host: Host) -> Any:
+    """The loop seeds torch anew each step; whoever called gets their own random state back."""
+    device = torch.device(host.device)
+    devices = [device] if device.type == "cuda" else []
+    return torch.random.fork_rng(devices=devices)
+
+
+def _warn_past_schedule(goal: Position, host: Host) -> None:
+    spec = goal.spec
+    if goal.step > spec.total_steps and spec.optimizer.schedule != "constant" \
+            and goal.blocks[-1].learning_rate is None:
+        host.warn(f"the {spec.optimizer.schedule} schedule reaches 0 at step {spec.total_steps}: "
+                  f"the steps from there to {goal.step} change nothing")
+
+
+def _check(spec: RunSpec) -> None:
+    """CascadeError for settings that cannot train."""
+    for what, value, low in (("batch size", spec.batch_size, 1), ("accumulation", spec.accumulation, 1),
+                             ("total steps", spec.total_steps, 1)):
+        if value < low:
+            raise CascadeError(f"a {what} of {value}", fix=f"Use {low} or more")
+    for what, share in (("caption dropout", spec.caption_dropout), ("image share", spec.image_share)):
+        if not 0 <= share <= 1:
+            raise CascadeError(f"a {what} of {share}", fix="Use a share from 0 to 1")
+    if spec.optimizer.learning_rate < 0:
+        raise CascadeError(f"a learning rate of {spec.optimizer.learning_rate}", fix="Use 0 or more")
+    if not 0 <= spec.optimizer.ema < 1:
+        raise CascadeError(f"an EMA decay of {spec.optimizer.ema}", fix="Use 0 (none) to just under 1")
+
+
+def duration(seconds: float) -> str:
+    """``seconds`` for people: ``45 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+__all__ = ["Metrics", "Preview", "checkpoint_of", "duration", "metrics", "release", "start", "train",
+           "trained"]
