@@ -23,20 +23,22 @@ def title_of(node: Mapping[str, Any]) -> str:
     return str(title or node["class_type"])
 
 
-def find_nodes(prompt: Prompt, name: str) -> list[str]:
-    """Ids of the nodes that ``name`` means: an id, else a title, else a class (case ignored).
+def find_node(prompt: Prompt, name: str) -> str:
+    """The id of the node that ``name`` means: an id, else a title, else a class (case ignored at last).
 
     Raises:
-        CascadeError: there is none; near names are listed.
+        CascadeError: there is none (near names are listed), or several have it (their ids are).
     """
     name = name.strip().strip('"').strip()
     if name in prompt:
-        return [name]
-    wanted = name.lower()
-    for key_of in (title_of, lambda node: str(node["class_type"])):
-        found = [key for key, node in prompt.items() if key_of(node).lower() == wanted]
+        return name
+    for key_of in (title_of, lambda node: title_of(node).casefold(), lambda node: node["class_type"].casefold()):
+        wanted = name if key_of is title_of else name.casefold()
+        found = [key for key, node in prompt.items() if key_of(node) == wanted]
+        if len(found) == 1:
+            return found[0]
         if found:
-            return found
+            raise CascadeError(f"{len(found)} nodes are called '{name}'", fix=f"Use an id: {shown(found, 12)}")
     titles = [title_of(node) for node in prompt.values()]
     near = nearest(name, [*titles, *prompt, *(str(node["class_type"]) for node in prompt.values())])
     listed = ", ".join(dict.fromkeys(f"'{title}'" for title in titles[:12]))
@@ -50,7 +52,7 @@ def apply_settings(
     """A copy of the prompt with each ``node.input=value`` in it.
 
     ``node`` is a title or an id and may stand in quotes; ``value`` is read as the type that the schema
-    gives the input. A title that several nodes share sets all that have the input.
+    gives the input.
 
     Raises:
         CascadeError: the form, node, input or value is wrong; near names are listed.
@@ -58,9 +60,8 @@ def apply_settings(
     changed = {key: {**node, "inputs": dict(node["inputs"])} for key, node in prompt.items()}
     for setting in settings:
         target, value = _split(setting)
-        keys, name = _target(changed, target, object_info, setting)
-        for key in keys:
-            changed[key]["inputs"][name] = _typed(changed[key], name, value, object_info, setting)
+        key, name = _target(changed, target, object_info, setting)
+        changed[key]["inputs"][name] = _typed(changed[key], name, value, object_info, setting)
     return changed
 
 
@@ -70,7 +71,7 @@ def only(prompt: Prompt, names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     Raises:
         CascadeError: a name fits no node.
     """
-    wanted = [key for name in names for key in find_nodes(prompt, name)]
+    wanted = [find_node(prompt, name) for name in names]
     if not wanted:
         return dict(prompt)
     kept = needed(prompt, wanted)
@@ -85,25 +86,20 @@ def _split(setting: str) -> tuple[str, str]:
     return target.strip(), value
 
 
-def _target(
-    prompt: Prompt, target: str, object_info: Mapping[str, Schema], setting: str
-) -> tuple[list[str], str]:
-    """The nodes and the input. Both may hold dots, so every dot is tried, the last first."""
-    dots = [i for i, sign in enumerate(target) if sign == "."]
-    missing: CascadeError | None = None
-    for dot in reversed(dots):
+def _target(prompt: Prompt, target: str, object_info: Mapping[str, Schema], setting: str) -> tuple[str, str]:
+    """The node and the input. Both may hold dots, so every dot is tried, the last first."""
+    errors = []
+    for dot in reversed([i for i, sign in enumerate(target) if sign == "."]):
         node, name = target[:dot], target[dot + 1 :].strip()
         try:
-            keys = find_nodes(prompt, node)
+            key = find_node(prompt, node)
         except CascadeError as error:
-            missing = missing or error
+            errors.append(error)
             continue
-        having = [key for key in keys if _settable(prompt[key], name, object_info)]
-        if having:
-            return having, name
-        missing = _no_input(prompt[keys[0]], name, object_info, setting)
-    assert missing is not None
-    raise CascadeError(missing.what, where=f"--set {setting}", fix=missing.fix)
+        if _settable(prompt[key], name, object_info):
+            return key, name
+        errors.insert(0, _no_input(prompt[key], name, object_info))
+    raise CascadeError(errors[0].what, where=f"--set {setting}", fix=errors[0].fix)
 
 
 def _settable(node: Mapping[str, Any], name: str, object_info: Mapping[str, Schema]) -> bool:
@@ -114,14 +110,12 @@ def _settable(node: Mapping[str, Any], name: str, object_info: Mapping[str, Sche
     return entry is not None and entry.type != AUTOGROW
 
 
-def _no_input(
-    node: Mapping[str, Any], name: str, object_info: Mapping[str, Schema], setting: str
-) -> CascadeError:
+def _no_input(node: Mapping[str, Any], name: str, object_info: Mapping[str, Schema]) -> CascadeError:
     schema = object_info.get(node["class_type"]) or {}
     names = [entry.name for entry in inputs_of(schema) if is_widget(entry)] or [str(key) for key in node["inputs"]]
     near = nearest(name, names)
     fix = f"Nearest: {shown(near)}" if near else f"It has {shown(names, 12)}"
-    return CascadeError(f"'{title_of(node)}' has no input '{name}'", where=f"--set {setting}", fix=fix)
+    return CascadeError(f"'{title_of(node)}' has no input '{name}'", fix=fix)
 
 
 def _typed(

@@ -5,7 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from cascade_train.errors import CascadeError
+from cascade_train.graph.load import parse_json
 
 Schema = Mapping[str, Any]
 """One class's entry: input, input_order, output, output_name, output_is_list, output_node, …"""
@@ -110,3 +114,26 @@ def pack_of(schema: Schema) -> str:
     if module.startswith("custom_nodes."):
         return module.split(".")[1]
     return "ComfyUI"
+
+
+def read_object_info(path: Path) -> dict[str, Schema]:
+    """The schemas in a file saved from ComfyUI's ``/object_info``.
+
+    Raises:
+        CascadeError: it cannot be read or is something else.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise CascadeError(f"the schemas cannot be read: {error}", where=str(path)) from None
+    value = parse_json(text, str(path))
+    if not isinstance(value, dict) or not all(_is_schema(entry) for entry in value.values()):
+        raise CascadeError("this is no /object_info: each class needs an object 'input' of objects",
+                           where=str(path), fix="Save http://127.0.0.1:8188/object_info of a running ComfyUI")
+    return value
+
+
+def _is_schema(entry: Any) -> bool:
+    return (isinstance(entry, dict) and isinstance(entry.get("input"), dict)
+            and all(isinstance(group, dict) for group in entry["input"].values())
+            and isinstance(entry.get("input_order", {}), dict))

@@ -6,12 +6,13 @@ executor's to ask.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cascade_train.graph.convert import to_prompt, unknown_classes
 from cascade_train.graph.load import is_api
 from cascade_train.graph.near import nearest, shown
+from cascade_train.graph.overrides import apply_settings
 from cascade_train.graph.problems import Problem
 from cascade_train.graph.reach import circles, needed
 from cascade_train.graph.schema import Input, Schema, inputs_of
@@ -24,14 +25,17 @@ __all__ = ["Problem", "check", "problems"]
 
 
 def check(
-    workflow: dict[str, Any], object_info: Mapping[str, Schema], host: Host | None
+    workflow: dict[str, Any],
+    object_info: Mapping[str, Schema],
+    host: Host | None,
+    settings: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """The prompt of a UI workflow (or API prompt), and all that is wrong with it.
+    """The prompt of a UI workflow (or API prompt) with ``node.input=value`` settings in it, and what is wrong.
 
     Raises:
-        CascadeError: the file is too damaged to be converted.
+        CascadeError: the file is too damaged to be converted, or a setting fits nothing.
     """
-    prompt = to_prompt(workflow, object_info)
+    prompt = apply_settings(to_prompt(workflow, object_info), settings, object_info)
     packs = {} if is_api(workflow) else {name: pack for name, pack, _ in unknown_classes(workflow, object_info)}
     return prompt, problems(prompt, object_info, host, packs)
 

@@ -19,7 +19,7 @@ from cascade_train.graph.document import (
     Slot,
 )
 from cascade_train.graph.schema import Schema
-from cascade_train.graph.widgets import MISSING, MATCH_TYPE, sent_values, sockets
+from cascade_train.graph.widgets import MATCH_TYPE, MISSING, sent_values, sockets
 
 MAX_NODES = 100_000
 MAX_DEPTH = 64
@@ -344,13 +344,13 @@ class Wiring:
                 return None
             if links[0].origin == INPUT_NODE:
                 through = self._leave(scope, node, Slot(ports[slot].name, ports[slot].type), links[0])
-                return (*through, wanted) if isinstance(through, tuple) else through
+                return (through[0], through[1], through[2], wanted) if isinstance(through, tuple) else through
             node, slot = self._origin(scope, node, Slot(ports[slot].name, "*"), links[0]), links[0].slot
         if node.type not in VIRTUAL:
             return Source(scope.full_id(node), slot)
         if node.type == GETTER:
             setter = self._setter(scope, node)
-            return None if setter is None else (*setter, 0, wanted)
+            return None if setter is None else (setter[0], setter[1], 0, wanted)
         if node.type in REROUTES or node.type == SETTER:
             return scope, node, 0, wanted
         return None

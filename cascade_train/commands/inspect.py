@@ -1,0 +1,45 @@
+"""``cascade-train inspect``: a workflow drawn as text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+HELP = "draw a workflow as text: nodes, values and wires"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE",
+                        help="a UI workflow or API prompt (JSON), or a PNG or WebP that carries one")
+    parser.add_argument("--values", action="store_true", help="show every value in full, also long ones")
+    parser.add_argument("--object-info", type=Path, metavar="FILE",
+                        help="the node classes, saved from a ComfyUI's /object_info")
+    parser.add_argument("--json", action="store_true", help="print one JSON object: what the file is, and its nodes")
+    from cascade_train.commands.run import add_places
+
+    add_places(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from cascade_train.commands.schemas import schemas
+    from cascade_train.graph.drawing import draw
+    from cascade_train.graph.load import read_workflow
+    from cascade_train.graph.problems import one_line
+    from cascade_train.graph.summary import as_json, heading, summary
+
+    workflow = read_workflow(args.file)
+    _host, info = schemas(args)
+    found = summary(workflow, info)
+    if args.json:
+        print(json.dumps({"file": str(args.file), **as_json(found)}))
+        return 0
+    print(f"{args.file}: {heading(found)}")
+    print()
+    for line in draw(found.nodes, width=None if args.values else 100):
+        print(line)
+    for key, title, why in found.left_out:
+        print(f"{why}: {one_line(title)} ({one_line(key)})")
+    for note in found.notes:
+        print(f"note: {one_line(note, 10_000 if args.values else 100)}")
+    return 0

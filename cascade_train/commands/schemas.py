@@ -1,0 +1,23 @@
+"""The node schemas that a command's options ask for."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def schemas(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """(host, object_info): from ``--object-info`` when given (then without a host), else from the classes here.
+
+    Raises:
+        CascadeError: a file or folder of the options is not there.
+    """
+    from cascade_train.graph.schema import object_info, read_object_info
+
+    if args.object_info is not None:
+        return None, read_object_info(args.object_info)
+    from cascade_train.commands.run import place
+    from cascade_train.host.headless import Quiet
+
+    host, classes = place(args, Quiet())
+    return host, object_info(classes)
