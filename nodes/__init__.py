@@ -1,7 +1,7 @@
 """What a person sees in ComfyUI: thin V1 node classes over cascade_train.
 
-`build_mappings` binds them to a host. Ids, input names, their order and the order of outputs are a file format:
-append only.
+`build_mappings` binds them to a host. Ids, input names, their order and the order of outputs are a file
+format: append only.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ NODES: tuple[type, ...] = tuple(node for topic in _TOPICS for node in topic.NODE
 
 def build_mappings(host: Host) -> tuple[dict[str, type], dict[str, str]]:
     """(classes by id with ``host`` bound, display names by id), as ComfyUI wants them."""
-    classes = {node.ID: type(node.__name__, (node,), {"host": host, "__module__": node.__module__})
-               for node in NODES}
+    classes = {
+        node.ID: type(node.__name__, (node,), {"host": host, "__module__": node.__module__}) for node in NODES
+    }
     return classes, {node.ID: node.DISPLAY_NAME for node in NODES}

@@ -28,12 +28,25 @@ def integer(default: int, low: int, high: int, tip: str, step: int = 1) -> Input
 
 
 def number(default: float, low: float, high: float, step: float, tip: str) -> Input:
-    return "FLOAT", {"default": default, "min": low, "max": high, "step": step, "round": False, "tooltip": tip}
+    return "FLOAT", {
+        "default": default,
+        "min": low,
+        "max": high,
+        "step": step,
+        "round": False,
+        "tooltip": tip,
+    }
 
 
 def seed(tip: str, default: int = 0) -> Input:
     """A seed that stays as it is: a seed that is drawn anew after each queue would train anew."""
-    return "INT", {"default": default, "min": 0, "max": 2**53 - 1, "control_after_generate": False, "tooltip": tip}
+    return "INT", {
+        "default": default,
+        "min": 0,
+        "max": 2**53 - 1,
+        "control_after_generate": False,
+        "tooltip": tip,
+    }
 
 
 def text(default: str, tip: str, lines: bool = False) -> Input:

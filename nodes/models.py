@@ -36,8 +36,10 @@ class LoadStableCascade(CascadeNode):
     ID = "CascadeLoadStableCascade"
     DISPLAY_NAME = "Load Stable Cascade"
     CATEGORY = "cascade/models"
-    DESCRIPTION = ("Names the parts of a Stable Cascade. Each part is loaded when something needs it, once. The bundled "
-                   "nano model draws 64×64 pictures of simple shapes on any CPU.")
+    DESCRIPTION = (
+        "Names the parts of a Stable Cascade. Each part is loaded when something needs it, once. The bundled "
+        "nano model draws 64×64 pictures of simple shapes on any CPU."
+    )
     RETURN_TYPES = (MODELS,)
     RETURN_NAMES = ("models",)
     OUTPUT_TOOLTIPS = ("For training, drawing and encoding.",)
@@ -46,10 +48,16 @@ class LoadStableCascade(CascadeNode):
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "source": choice((BUNDLED, FILES), "The small model that comes with the pack, or files in ComfyUI's "
-                                 "model folders."),
-                "variant": choice(("full", "lite"), "Of the official files: 3.6B and 3B parameters, or 1B and 700M."),
-                "precision": choice(("fp32", "bf16"), "How the frozen weights are held in memory; bf16 takes half."),
+                "source": choice(
+                    (BUNDLED, FILES),
+                    "The small model that comes with the pack, or files in ComfyUI's model folders.",
+                ),
+                "variant": choice(
+                    ("full", "lite"), "Of the official files: 3.6B and 3B parameters, or 1B and 700M."
+                ),
+                "precision": choice(
+                    ("fp32", "bf16"), "How the frozen weights are held in memory; bf16 takes half."
+                ),
             },
             "optional": {part: cls._files(part, tip) for part, tip in PARTS.items()},
         }
@@ -78,8 +86,13 @@ class LoadStableCascade(CascadeNode):
         from cascade_train.models.library import FILES, NANO, load_models
 
         named: Any = {part: name for part, name in files.items() if name and name != OFFICIAL}
-        return load_models(NANO if source == BUNDLED else FILES, host=cls.host, variant=variant,  # type: ignore[arg-type]
-                           precision=precision, files=named)  # type: ignore[arg-type]
+        return load_models(
+            NANO if source == BUNDLED else FILES,
+            host=cls.host,
+            variant=variant,  # type: ignore[arg-type]
+            precision=precision,
+            files=named,
+        )  # type: ignore[arg-type]
 
     def run(self, **settings: Any) -> tuple[Any]:
         return (self._load(**settings),)
@@ -89,8 +102,9 @@ def _listed(root: Path, folders: bool) -> list[str]:
     if not root.is_dir():
         return []
     if folders:
-        return sorted(path.parent.relative_to(root).as_posix() for path in root.glob("*/config.json")) + \
-            sorted(path.parent.relative_to(root).as_posix() for path in root.glob("*/*/config.json"))
+        return sorted(
+            path.parent.relative_to(root).as_posix() for path in root.glob("*/config.json")
+        ) + sorted(path.parent.relative_to(root).as_posix() for path in root.glob("*/*/config.json"))
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*.safetensors"))
 
 

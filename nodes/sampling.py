@@ -25,22 +25,31 @@ class Prompts(CascadeNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "texts": text("a large red circle in the centre on a black background",
-                          "One prompt a line. Lines that begin with # are left out.", lines=True),
-            "negative": text("", "What guidance leads away from."),
-            "pictures": integer(4, 1, 256, "Pictures for each prompt, with seeds seed, seed + 1, …"),
-            "seed": seed("Seed of the first picture of every prompt."),
-            "width": integer(0, 0, 8192, WIDTH, 8),
-            "height": integer(0, 0, 8192, HEIGHT, 8),
-            "steps_c": integer(20, 1, 1000, "Steps of Stage C."),
-            "cfg_c": number(4.0, 0.0, 30.0, 0.1, "Guidance of Stage C: 1 is none, larger follows the text more."),
-            "rescale": number(0.7, 0.0, 1.0, 0.05, RESCALE),
-            "steps_b": integer(10, 1, 1000, "Steps of Stage B."),
-            "cfg_b": number(1.1, 0.0, 30.0, 0.1, "Guidance of Stage B."),
-            "sampler": choice(SAMPLERS, SAMPLER),
-            "shift": number(1.0, 0.1, 10.0, 0.1, "Stage C's schedule shift; ComfyUI samples full-size models with 2."),
-        }}
+        return {
+            "required": {
+                "texts": text(
+                    "a large red circle in the centre on a black background",
+                    "One prompt a line. Lines that begin with # are left out.",
+                    lines=True,
+                ),
+                "negative": text("", "What guidance leads away from."),
+                "pictures": integer(4, 1, 256, "Pictures for each prompt, with seeds seed, seed + 1, …"),
+                "seed": seed("Seed of the first picture of every prompt."),
+                "width": integer(0, 0, 8192, WIDTH, 8),
+                "height": integer(0, 0, 8192, HEIGHT, 8),
+                "steps_c": integer(20, 1, 1000, "Steps of Stage C."),
+                "cfg_c": number(
+                    4.0, 0.0, 30.0, 0.1, "Guidance of Stage C: 1 is none, larger follows the text more."
+                ),
+                "rescale": number(0.7, 0.0, 1.0, 0.05, RESCALE),
+                "steps_b": integer(10, 1, 1000, "Steps of Stage B."),
+                "cfg_b": number(1.1, 0.0, 30.0, 0.1, "Guidance of Stage B."),
+                "sampler": choice(SAMPLERS, SAMPLER),
+                "shift": number(
+                    1.0, 0.1, 10.0, 0.1, "Stage C's schedule shift; ComfyUI samples full-size models with 2."
+                ),
+            }
+        }
 
     def run(self, texts: str, **settings: Any) -> tuple[Any]:
         from cascade_train.sampling.spec import Prompts, prompts_from_lines
@@ -52,7 +61,9 @@ class EncodeText(CascadeNode):
     ID = "CascadeEncodeText"
     DISPLAY_NAME = "Encode Text (Cascade)"
     CATEGORY = "cascade/sampling"
-    DESCRIPTION = "A text as the networks see it. An image adds its CLIP embedding, for variations of a picture."
+    DESCRIPTION = (
+        "A text as the networks see it. An image adds its CLIP embedding, for variations of a picture."
+    )
     RETURN_TYPES = (CONDITIONING,)
     RETURN_NAMES = ("conditioning",)
     OUTPUT_TOOLTIPS = ("For Sample Stage C and Decode Stage B.",)
@@ -62,7 +73,9 @@ class EncodeText(CascadeNode):
         return {
             "required": {
                 "models": link(MODELS, "Whose text encoder reads it; tokens of an applied run are known."),
-                "text": text("a large red circle in the centre on a black background", "What to draw.", lines=True),
+                "text": text(
+                    "a large red circle in the centre on a black background", "What to draw.", lines=True
+                ),
             },
             "optional": {"image": link("IMAGE", "A picture to make variations of (needs an image encoder).")},
         }
@@ -96,7 +109,9 @@ class SampleStageC(CascadeNode):
                 "cfg": number(4.0, 0.0, 30.0, 0.1, "Guidance: 1 is none, larger follows the text more."),
                 "rescale": number(0.7, 0.0, 1.0, 0.05, RESCALE),
                 "sampler": choice(SAMPLERS, SAMPLER),
-                "shift": number(1.0, 0.1, 10.0, 0.1, "Schedule shift; ComfyUI samples full-size models with 2."),
+                "shift": number(
+                    1.0, 0.1, 10.0, 0.1, "Schedule shift; ComfyUI samples full-size models with 2."
+                ),
                 "strength": number(1.0, 0.01, 1.0, 0.01, "With a latent: how much of it is drawn anew."),
             },
             "optional": {
@@ -133,8 +148,10 @@ class DecodeStageB(CascadeNode):
                 "width": integer(0, 0, 8192, "Width in pixels; 0 is as Stage C was sampled.", 8),
                 "height": integer(0, 0, 8192, "Height in pixels; 0 is as Stage C was sampled.", 8),
             },
-            "optional": {"positive": link(CONDITIONING, "The text, which Stage B takes a little of."),
-                         "negative": link(CONDITIONING, "What guidance leads away from.")},
+            "optional": {
+                "positive": link(CONDITIONING, "The text, which Stage B takes a little of."),
+                "negative": link(CONDITIONING, "What guidance leads away from."),
+            },
         }
 
     def run(self, models: Any, stage_c: Any, **settings: Any) -> tuple[Any]:
@@ -154,8 +171,12 @@ class DecodeStageA(CascadeNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"models": link(MODELS, "Whose Stage A decodes."),
-                             "stage_b": link(LATENT, "From Decode Stage B or Encode Stage A.")}}
+        return {
+            "required": {
+                "models": link(MODELS, "Whose Stage A decodes."),
+                "stage_b": link(LATENT, "From Decode Stage B or Encode Stage A."),
+            }
+        }
 
     def run(self, models: Any, stage_b: Any) -> tuple[Any]:
         from cascade_train.sampling.links import decode_stage_a
@@ -174,8 +195,12 @@ class EncodeStageC(CascadeNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"models": link(MODELS, "Whose semantic compressor encodes."),
-                             "image": link("IMAGE", "Pictures; they are resized to the grid that is sampled at.")}}
+        return {
+            "required": {
+                "models": link(MODELS, "Whose semantic compressor encodes."),
+                "image": link("IMAGE", "Pictures; they are resized to the grid that is sampled at."),
+            }
+        }
 
     def run(self, models: Any, image: Any) -> tuple[Any]:
         from cascade_train.sampling.links import encode_stage_c
@@ -194,8 +219,12 @@ class EncodeStageA(CascadeNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"models": link(MODELS, "Whose Stage A encodes."),
-                             "image": link("IMAGE", "Pictures with sides in multiples of 8 pixels.")}}
+        return {
+            "required": {
+                "models": link(MODELS, "Whose Stage A encodes."),
+                "image": link("IMAGE", "Pictures with sides in multiples of 8 pixels."),
+            }
+        }
 
     def run(self, models: Any, image: Any) -> tuple[Any]:
         from cascade_train.sampling.links import encode_stage_a
@@ -214,8 +243,12 @@ class PreviewLatent(CascadeNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"models": link(MODELS, "Whose previewer draws."),
-                             "stage_c": link(LATENT, "From Sample Stage C or Encode Stage C.")}}
+        return {
+            "required": {
+                "models": link(MODELS, "Whose previewer draws."),
+                "stage_c": link(LATENT, "From Sample Stage C or Encode Stage C."),
+            }
+        }
 
     def run(self, models: Any, stage_c: Any) -> tuple[Any]:
         from cascade_train.sampling.links import preview_latent
@@ -223,4 +256,13 @@ class PreviewLatent(CascadeNode):
         return (preview_latent(models, stage_c, self.host),)
 
 
-NODES = (Prompts, EncodeText, SampleStageC, DecodeStageB, DecodeStageA, EncodeStageC, EncodeStageA, PreviewLatent)
+NODES = (
+    Prompts,
+    EncodeText,
+    SampleStageC,
+    DecodeStageB,
+    DecodeStageA,
+    EncodeStageC,
+    EncodeStageA,
+    PreviewLatent,
+)

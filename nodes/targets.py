@@ -18,15 +18,28 @@ class LoRA(CascadeNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "rank": integer(8, 1, 1024, "Size of the adapters. Larger learns more, and overfits sooner."),
-            "alpha": number(8.0, 0.0, 1024.0, 0.5, "The adapters' strength is alpha / rank. Equal to the rank is a "
-                            "good start."),
-            "modules": text("attn", "Which layers get an adapter: parts of their names, separated by commas. 'attn' "
-                            "is every attention layer; 'attn, channelwise' adds the residual blocks."),
-            "kind": choice(("lora", "dora"), "DoRA also learns each layer's magnitude: a little slower, often closer "
-                           "to full training."),
-        }}
+        return {
+            "required": {
+                "rank": integer(8, 1, 1024, "Size of the adapters. Larger learns more, and overfits sooner."),
+                "alpha": number(
+                    8.0,
+                    0.0,
+                    1024.0,
+                    0.5,
+                    "The adapters' strength is alpha / rank. Equal to the rank is a good start.",
+                ),
+                "modules": text(
+                    "attn",
+                    "Which layers get an adapter: parts of their names, separated by commas. 'attn' "
+                    "is every attention layer; 'attn, channelwise' adds the residual blocks.",
+                ),
+                "kind": choice(
+                    ("lora", "dora"),
+                    "DoRA also learns each layer's magnitude: a little slower, often closer "
+                    "to full training.",
+                ),
+            }
+        }
 
     def run(self, rank: int, alpha: float, modules: str, kind: str) -> tuple[Any]:
         from cascade_train.training.spec import LoRATarget
@@ -45,10 +58,14 @@ class FullStageC(CascadeNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "start_from": choice(("models", "random"), "'models' continues from the loaded weights; 'random' starts "
-                                 "from nothing."),
-        }}
+        return {
+            "required": {
+                "start_from": choice(
+                    ("models", "random"),
+                    "'models' continues from the loaded weights; 'random' starts from nothing.",
+                ),
+            }
+        }
 
     def run(self, start_from: str) -> tuple[Any]:
         from cascade_train.training.spec import FullTarget
@@ -60,8 +77,10 @@ class TrainTokens(CascadeNode):
     ID = "CascadeTrainTokens"
     DISPLAY_NAME = "Train Tokens (target)"
     CATEGORY = "cascade/targets"
-    DESCRIPTION = ("Train words of the text encoder: new ones, written [name] in captions and prompts, or existing "
-                   "ones. With a LoRA wired in both are trained together.")
+    DESCRIPTION = (
+        "Train words of the text encoder: new ones, written [name] in captions and prompts, or existing "
+        "ones. With a LoRA wired in both are trained together."
+    )
     RETURN_TYPES = (TARGET,)
     RETURN_NAMES = ("target",)
     OUTPUT_TOOLTIPS = ("Goes into Training Run.",)
@@ -70,18 +89,28 @@ class TrainTokens(CascadeNode):
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "new_tokens": text("[concept] = ^shape</w>$", "One new token a line: [name] = regular expression. The "
-                                   "token starts as the mean of the vocabulary's words that match; words end in "
-                                   "</w>.", lines=True),
-                "existing_tokens": text("", "One regular expression a line: words of the vocabulary to train in "
-                                        "place. May be empty.", lines=True),
-                "learning_rate": number(0.0, 0.0, 1.0, 0.0001, "The tokens' own learning rate; 0 uses the "
-                                        "optimizer's."),
+                "new_tokens": text(
+                    "[concept] = ^shape</w>$",
+                    "One new token a line: [name] = regular expression. The "
+                    "token starts as the mean of the vocabulary's words that match; words end in "
+                    "</w>.",
+                    lines=True,
+                ),
+                "existing_tokens": text(
+                    "",
+                    "One regular expression a line: words of the vocabulary to train in place. May be empty.",
+                    lines=True,
+                ),
+                "learning_rate": number(
+                    0.0, 0.0, 1.0, 0.0001, "The tokens' own learning rate; 0 uses the optimizer's."
+                ),
             },
             "optional": {"target": link(TARGET, "A LoRA to train together with the tokens.")},
         }
 
-    def run(self, new_tokens: str, existing_tokens: str, learning_rate: float, target: Any = None) -> tuple[Any]:
+    def run(
+        self, new_tokens: str, existing_tokens: str, learning_rate: float, target: Any = None
+    ) -> tuple[Any]:
         from cascade_train.training.tokens import with_tokens
 
         return (with_tokens(target, new_tokens, existing_tokens, learning_rate or None),)

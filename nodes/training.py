@@ -32,65 +32,131 @@ class Optimizer(CascadeNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "name": choice(("adamw", "sgd"), "AdamW suits nearly everything."),
-            "learning_rate": number(1e-4, 0.0, 10.0, 1e-5, "Size of a step. 1e-4 suits a LoRA on full-size models; "
-                                    "the small nano model takes some 1e-3."),
-            "schedule": choice(("constant", "linear", "cosine"), "How the rate falls over the run's planned total of "
-                               "steps, after the warm-up."),
-            "warmup": integer(0, 0, 1_000_000, "Steps over which the rate rises from 0."),
-            "weight_decay": number(0.01, 0.0, 10.0, 0.001, "Pull of the weights towards 0."),
-            "clip_norm": number(1.0, 0.0, 1000.0, 0.1, "Longest gradient that is taken as it is; 0 never shortens."),
-            "ema": number(0.0, 0.0, 0.99999, 0.001, "Averages the weights over about 1 / (1 − ema) steps; 0 keeps no "
-                          "average."),
-            "beta1": number(0.9, 0.0, 0.9999, 0.01, "AdamW's memory of the gradient; SGD's momentum."),
-            "beta2": number(0.999, 0.0, 0.99999, 0.001, "AdamW's memory of the squared gradient."),
-        }}
+        return {
+            "required": {
+                "name": choice(("adamw", "sgd"), "AdamW suits nearly everything."),
+                "learning_rate": number(
+                    1e-4,
+                    0.0,
+                    10.0,
+                    1e-5,
+                    "Size of a step. 1e-4 suits a LoRA on full-size models; "
+                    "the small nano model takes some 1e-3.",
+                ),
+                "schedule": choice(
+                    ("constant", "linear", "cosine"),
+                    "How the rate falls over the run's planned total of steps, after the warm-up.",
+                ),
+                "warmup": integer(0, 0, 1_000_000, "Steps over which the rate rises from 0."),
+                "weight_decay": number(0.01, 0.0, 10.0, 0.001, "Pull of the weights towards 0."),
+                "clip_norm": number(
+                    1.0, 0.0, 1000.0, 0.1, "Longest gradient that is taken as it is; 0 never shortens."
+                ),
+                "ema": number(
+                    0.0,
+                    0.0,
+                    0.99999,
+                    0.001,
+                    "Averages the weights over about 1 / (1 − ema) steps; 0 keeps no average.",
+                ),
+                "beta1": number(0.9, 0.0, 0.9999, 0.01, "AdamW's memory of the gradient; SGD's momentum."),
+                "beta2": number(0.999, 0.0, 0.99999, 0.001, "AdamW's memory of the squared gradient."),
+            }
+        }
 
-    def run(self, name: str, learning_rate: float, schedule: str, warmup: int, weight_decay: float, clip_norm: float,
-            ema: float, beta1: float, beta2: float) -> tuple[Any]:
+    def run(
+        self,
+        name: str,
+        learning_rate: float,
+        schedule: str,
+        warmup: int,
+        weight_decay: float,
+        clip_norm: float,
+        ema: float,
+        beta1: float,
+        beta2: float,
+    ) -> tuple[Any]:
         from cascade_train.training.spec import OptimizerSpec
 
-        return (OptimizerSpec(name=name, learning_rate=learning_rate, betas=(beta1, beta2),  # type: ignore[arg-type]
-                              weight_decay=weight_decay, schedule=schedule, warmup=warmup,  # type: ignore[arg-type]
-                              clip_norm=clip_norm, ema=ema),)
+        return (
+            OptimizerSpec(
+                name=name,
+                learning_rate=learning_rate,
+                betas=(beta1, beta2),  # type: ignore[arg-type]
+                weight_decay=weight_decay,
+                schedule=schedule,
+                warmup=warmup,  # type: ignore[arg-type]
+                clip_norm=clip_norm,
+                ema=ema,
+            ),
+        )
 
 
 class TrainingRun(CascadeNode):
     ID = "CascadeTrainingRun"
     DISPLAY_NAME = "Training Run"
     CATEGORY = "cascade/training"
-    DESCRIPTION = ("Describes a training. It trains nothing yet: Train Steps does. The same settings always name the "
-                   "same run, so that queueing again continues or finds what is there.")
+    DESCRIPTION = (
+        "Describes a training. It trains nothing yet: Train Steps does. The same settings always name the "
+        "same run, so that queueing again continues or finds what is there."
+    )
     RETURN_TYPES = (RUN,)
     RETURN_NAMES = ("run",)
     OUTPUT_TOOLTIPS = ("The run at step 0.",)
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "models": link(MODELS, "What training starts from."),
-            "dataset": link(DATASET, "Pictures and captions."),
-            "target": link(TARGET, "What is trained."),
-            "optimizer": link(OPTIMIZER, "How the weights are moved."),
-            "seed": seed("All that is random in the run follows from it. Another seed is another run."),
-            "batch_size": integer(4, 1, 4096, "Samples in each step."),
-            "accumulation": integer(1, 1, 4096, "Splits the batch into this many parts that pass one after the other: "
-                                    "less memory, the same result."),
-            "total_steps": integer(1000, 1, 100_000_000, "Planned length, over which the learning-rate schedule "
-                                   "spans. Train Steps says how far to go."),
-            "precision": choice(("fp32", "bf16"), "bf16 computes the networks in half precision and keeps the trained "
-                                "weights in fp32: faster on most GPUs."),
-            "caption_dropout": number(0.05, 0.0, 1.0, 0.01, "Share of samples whose caption is left out, which "
-                                      "guidance needs."),
-            "image_share": number(0.1, 0.0, 1.0, 0.01, "Share of samples that are also shown their CLIP image "
-                                  "embedding, where there is an image encoder."),
-            "loss_weight": choice(("p2", "adaptive", "min_snr_inverse", "none"), "How times are weighted: p2 for LoRA, "
-                                  "adaptive for training the full model."),
-            "objective": choice(("epsilon", "v"), "What the network predicts. Stable Cascade predicts epsilon."),
-            "offset_noise": number(0.0, 0.0, 1.0, 0.01, "Noise of a picture's mean colour added to the noise."),
-            "label": text("", "A name for people. It changes nothing in the result."),
-        }}
+        return {
+            "required": {
+                "models": link(MODELS, "What training starts from."),
+                "dataset": link(DATASET, "Pictures and captions."),
+                "target": link(TARGET, "What is trained."),
+                "optimizer": link(OPTIMIZER, "How the weights are moved."),
+                "seed": seed("All that is random in the run follows from it. Another seed is another run."),
+                "batch_size": integer(4, 1, 4096, "Samples in each step."),
+                "accumulation": integer(
+                    1,
+                    1,
+                    4096,
+                    "Splits the batch into this many parts that pass one after the other: "
+                    "less memory, the same result.",
+                ),
+                "total_steps": integer(
+                    1000,
+                    1,
+                    100_000_000,
+                    "Planned length, over which the learning-rate schedule "
+                    "spans. Train Steps says how far to go.",
+                ),
+                "precision": choice(
+                    ("fp32", "bf16"),
+                    "bf16 computes the networks in half precision and keeps the trained "
+                    "weights in fp32: faster on most GPUs.",
+                ),
+                "caption_dropout": number(
+                    0.05, 0.0, 1.0, 0.01, "Share of samples whose caption is left out, which guidance needs."
+                ),
+                "image_share": number(
+                    0.1,
+                    0.0,
+                    1.0,
+                    0.01,
+                    "Share of samples that are also shown their CLIP image "
+                    "embedding, where there is an image encoder.",
+                ),
+                "loss_weight": choice(
+                    ("p2", "adaptive", "min_snr_inverse", "none"),
+                    "How times are weighted: p2 for LoRA, adaptive for training the full model.",
+                ),
+                "objective": choice(
+                    ("epsilon", "v"), "What the network predicts. Stable Cascade predicts epsilon."
+                ),
+                "offset_noise": number(
+                    0.0, 0.0, 1.0, 0.01, "Noise of a picture's mean colour added to the noise."
+                ),
+                "label": text("", "A name for people. It changes nothing in the result."),
+            }
+        }
 
     def run(self, label: str, **settings: Any) -> tuple[Any]:
         from cascade_train.training.run import start
@@ -103,21 +169,29 @@ class TrainSteps(CascadeNode):
     ID = "CascadeTrainSteps"
     DISPLAY_NAME = "Train Steps"
     CATEGORY = "cascade/training"
-    DESCRIPTION = ("Trains a run further by a block of steps. A block that was trained before is read from disk at "
-                   "once; stopping in the middle loses nothing.")
+    DESCRIPTION = (
+        "Trains a run further by a block of steps. A block that was trained before is read from disk at "
+        "once; stopping in the middle loses nothing."
+    )
     RETURN_TYPES = (RUN, "IMAGE", "FLOAT")
     RETURN_NAMES = ("run", "loss_plot", "last_loss")
-    OUTPUT_TOOLTIPS = ("The run, further on.", "The loss of the whole run so far.",
-                       "The loss, averaged over the block's last steps (at most 50).")
+    OUTPUT_TOOLTIPS = (
+        "The run, further on.",
+        "The loss of the whole run so far.",
+        "The loss, averaged over the block's last steps (at most 50).",
+    )
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "run": link(RUN, "Where to go on from."),
-            "steps": integer(100, 0, 100_000_000, "Optimizer updates to add."),
-            "learning_rate": number(0.0, 0.0, 10.0, 1e-5, "Another rate for this block; 0 keeps the run's own "
-                                    "schedule."),
-        }}
+        return {
+            "required": {
+                "run": link(RUN, "Where to go on from."),
+                "steps": integer(100, 0, 100_000_000, "Optimizer updates to add."),
+                "learning_rate": number(
+                    0.0, 0.0, 10.0, 1e-5, "Another rate for this block; 0 keeps the run's own schedule."
+                ),
+            }
+        }
 
     def run(self, run: Any, steps: int, learning_rate: float) -> tuple[Any, Any, float]:
         from cascade_train.sampling.blocks import train_block
@@ -136,14 +210,17 @@ class TrainAndValidate(CascadeNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "run": link(RUN, "Where to go on from."),
-            "prompts": link(PROMPTS, "What to draw after each block."),
-            "total": integer(300, 1, 100_000_000, "Optimizer updates to add, all blocks together."),
-            "every": integer(100, 1, 100_000_000, "Steps between validations."),
-            "learning_rate": number(0.0, 0.0, 10.0, 1e-5, "Another rate for these steps; 0 keeps the run's own "
-                                    "schedule."),
-        }}
+        return {
+            "required": {
+                "run": link(RUN, "Where to go on from."),
+                "prompts": link(PROMPTS, "What to draw after each block."),
+                "total": integer(300, 1, 100_000_000, "Optimizer updates to add, all blocks together."),
+                "every": integer(100, 1, 100_000_000, "Steps between validations."),
+                "learning_rate": number(
+                    0.0, 0.0, 10.0, 1e-5, "Another rate for these steps; 0 keeps the run's own schedule."
+                ),
+            }
+        }
 
     def run(self, run: Any, prompts: Any, total: int, every: int, learning_rate: float) -> tuple[Any, Any]:
         from cascade_train.sampling.blocks import train_and_validate
@@ -158,7 +235,10 @@ class Validate(CascadeNode):
     DESCRIPTION = "Draws the prompts with a run as it stands, or with plain models, as a labelled grid."
     RETURN_TYPES = ("IMAGE", "IMAGE")
     RETURN_NAMES = ("grid", "pictures")
-    OUTPUT_TOOLTIPS = ("One sheet: a row for each prompt, a column for each seed.", "The pictures by themselves.")
+    OUTPUT_TOOLTIPS = (
+        "One sheet: a row for each prompt, a column for each seed.",
+        "The pictures by themselves.",
+    )
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -174,7 +254,9 @@ class Validate(CascadeNode):
             },
         }
 
-    def run(self, prompts: Any, title: str, strength: float, run: Any = None, models: Any = None) -> tuple[Any, Any]:
+    def run(
+        self, prompts: Any, title: str, strength: float, run: Any = None, models: Any = None
+    ) -> tuple[Any, Any]:
         from cascade_train.sampling.blocks import validate
 
         return validate(prompts, self.host, run=run, models=models, strength=strength, title=title.strip())
@@ -192,13 +274,16 @@ class CompareGrids(CascadeNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        labels = {f"label_{n}": text(("before", "after")[n - 1] if n < 3 else "", f"Stands over picture {n}.")
-                  for n in range(1, cls.COUNT + 1)}
+        labels = {
+            f"label_{n}": text(("before", "after")[n - 1] if n < 3 else "", f"Stands over picture {n}.")
+            for n in range(1, cls.COUNT + 1)
+        }
         arranged = choice(("beside", "below"), "Next to each other or under each other.")
         return {
             "required": {"arrange": arranged, **labels},
-            "optional": {f"image_{n}": link("IMAGE", f"Picture {n}; of a batch each.")
-                         for n in range(1, cls.COUNT + 1)},
+            "optional": {
+                f"image_{n}": link("IMAGE", f"Picture {n}; of a batch each.") for n in range(1, cls.COUNT + 1)
+            },
         }
 
     def run(self, arrange: str, **inputs: Any) -> tuple[Any]:
@@ -219,11 +304,13 @@ class ApplyRun(CascadeNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "models": link(MODELS, "The models the run was started from."),
-            "run": link(RUN, "The run, at the step that is wanted."),
-            "strength": number(1.0, -10.0, 10.0, 0.05, "1 is as trained, 0 is not at all."),
-        }}
+        return {
+            "required": {
+                "models": link(MODELS, "The models the run was started from."),
+                "run": link(RUN, "The run, at the step that is wanted."),
+                "strength": number(1.0, -10.0, 10.0, 0.05, "1 is as trained, 0 is not at all."),
+            }
+        }
 
     def run(self, models: Any, run: Any, strength: float) -> tuple[Any]:
         from cascade_train.training.apply import apply_trained
@@ -243,15 +330,24 @@ class ExportRun(CascadeNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "run": link(RUN, "The run, at the step that is wanted."),
-            "format": choice(("ComfyUI", "diffusers"), "ComfyUI: names that ComfyUI's loaders know. diffusers: names "
-                             "that the peft library injects."),
-            "filename": text("", "Name inside the output folder, without an ending. Empty writes into the run's own "
-                             "folder, under exports."),
-            "precision": choice(("fp32", "bf16", "fp16"), "Of the numbers in the file: half of them take half the "
-                                "room."),
-        }}
+        return {
+            "required": {
+                "run": link(RUN, "The run, at the step that is wanted."),
+                "format": choice(
+                    ("ComfyUI", "diffusers"),
+                    "ComfyUI: names that ComfyUI's loaders know. diffusers: names "
+                    "that the peft library injects.",
+                ),
+                "filename": text(
+                    "",
+                    "Name inside the output folder, without an ending. Empty writes into the run's own "
+                    "folder, under exports.",
+                ),
+                "precision": choice(
+                    ("fp32", "bf16", "fp16"), "Of the numbers in the file: half of them take half the room."
+                ),
+            }
+        }
 
     @classmethod
     def IS_CHANGED(cls, filename: str = "", **_: Any) -> Any:

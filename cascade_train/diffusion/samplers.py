@@ -47,9 +47,13 @@ class SamplerSettings:
         if self.steps < 1:
             raise CascadeError(f"sampling with {self.steps} steps", fix="Use 1 step or more")
         if self.sampler not in SAMPLERS:
-            raise CascadeError(f"no sampler is called '{self.sampler}'", fix=f"Use one of {', '.join(SAMPLERS)}")
+            raise CascadeError(
+                f"no sampler is called '{self.sampler}'", fix=f"Use one of {', '.join(SAMPLERS)}"
+            )
         if not self.shift > 0:
-            raise CascadeError(f"a schedule shift of {self.shift}", fix="Use a number above 0; 1 shifts nothing")
+            raise CascadeError(
+                f"a schedule shift of {self.shift}", fix="Use a number above 0; 1 shifts nothing"
+            )
 
 
 def sampling_logsnrs(steps: int, shift: float = 1.0, start: float = 1.0) -> Tensor:
@@ -59,7 +63,7 @@ def sampling_logsnrs(steps: int, shift: float = 1.0, start: float = 1.0) -> Tens
 
 
 def batch_noise(seeds: Sequence[int], step: int, shape: Sequence[int], stream: int) -> Tensor:
-    """Standard normal noise (B, *shape), fp32 on the CPU; row i depends on ``seeds[i]`` and not on its batch."""
+    """Standard normal noise (B, *shape), fp32 on the CPU; row i depends on ``seeds[i]`` alone."""
     return torch.cat([normals(seed, step, [0], shape, stream) for seed in seeds])
 
 

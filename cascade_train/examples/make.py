@@ -2,8 +2,8 @@
 
     python -m cascade_train.examples.make [FOLDER]
 
-writes ``<number>.png`` and ``<number>.txt`` (its caption, with the placeholder ``[crescent]``). The pictures in
-``crescent/`` beside this file were made so.
+writes ``<number>.png`` and ``<number>.txt`` (its caption, with the placeholder ``[crescent]``). The pictures
+in ``crescent/`` beside this file were made so.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ def crescent(radius: float) -> np.ndarray:
     reach = float(np.hypot(tip[0] - _INNER, tip[1]))
     angle = math.atan2(tip[1], tip[0] - _INNER)
     inner = np.linspace(-angle, angle - 2 * math.pi, 48)
-    arcs = [np.stack([np.cos(outer), np.sin(outer)], 1),
-            np.stack([_INNER + reach * np.cos(inner), reach * np.sin(inner)], 1)]
+    arcs = [
+        np.stack([np.cos(outer), np.sin(outer)], 1),
+        np.stack([_INNER + reach * np.cos(inner), reach * np.sin(inner)], 1),
+    ]
     return np.concatenate(arcs) * radius * 1.05
 
 
@@ -65,10 +67,17 @@ def picture(index: int, seed: int = SEED) -> tuple[np.ndarray, str]:
     place = ("centre", "left", "right", "top", "bottom")[int(rng.integers(5))]
     reach = world.SIDE / 2 - radius * 1.12 - 1.0
     jitter = min(2.0, 0.12 * reach + 0.5)
-    x, y = (world.SIDE / 2 + direction * max(reach - jitter, 0.0) + rng.uniform(-jitter, jitter)
-            for direction in world.PLACES[place])
-    where = "in the centre" if place == "centre" else f"at the {place}" if place in ("top", "bottom") \
+    x, y = (
+        world.SIDE / 2 + direction * max(reach - jitter, 0.0) + rng.uniform(-jitter, jitter)
+        for direction in world.PLACES[place]
+    )
+    where = (
+        "in the centre"
+        if place == "centre"
+        else f"at the {place}"
+        if place in ("top", "bottom")
         else f"on the {place}"
+    )
     caption = f"a {size} {colour} {TOKEN} {where} on a {background} background"
     caption = caption.replace("a orange", "an orange")
     return draw(colour, background, (float(x), float(y)), radius), caption

@@ -43,13 +43,22 @@ def export_stamp(folders: Folders, filename: str) -> Any:
     return "in the run's folder" if status is None else (status.st_size, status.st_mtime_ns)
 
 
-def export_trained(kind: str, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], path: Path, *,
-                   format: str = "ComfyUI", precision: str = "fp32", models: ModelsSpec,
-                   metadata: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+def export_trained(
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    settings: Mapping[str, Any],
+    path: Path,
+    *,
+    format: str = "ComfyUI",
+    precision: str = "fp32",
+    models: ModelsSpec,
+    metadata: Mapping[str, str] | None = None,
+) -> tuple[Path, ...]:
     """Write a trained state (see `training.trained`) to ``path`` and beside it.
 
     A LoRA becomes one file (ComfyUI) or one folder (diffusers: peft's own layout, named like the file without
-    its ending); each trained token a file ``<name>-<token>.safetensors``; full weights one file in native keys.
+    its ending); each trained token a file ``<name>-<token>.safetensors``; full weights one file, in native keys
+    for ComfyUI.
 
     Returns:
         everything written, the main thing first.
@@ -67,8 +76,9 @@ def export_trained(kind: str, tensors: Mapping[str, Tensor], settings: Mapping[s
     written: list[Path] = []
     if kind == "full":
         return _full(tensors, path, dtype, format, models, metadata)
-    adapters = {key.removeprefix("stage_c."): value for key, value in tensors.items()
-                if key.startswith("stage_c.")}
+    adapters = {
+        key.removeprefix("stage_c."): value for key, value in tensors.items() if key.startswith("stage_c.")
+    }
     if adapters:
         made = lora.LoRA(adapters, float(settings["alpha"]))
         if format == "ComfyUI":
@@ -89,8 +99,14 @@ def export_trained(kind: str, tensors: Mapping[str, Tensor], settings: Mapping[s
     return tuple(written)
 
 
-def _full(tensors: Mapping[str, Tensor], path: Path, dtype: Any, format: str, models: ModelsSpec,
-          metadata: Mapping[str, str] | None) -> tuple[Path, ...]:
+def _full(
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    dtype: Any,
+    format: str,
+    models: ModelsSpec,
+    metadata: Mapping[str, str] | None,
+) -> tuple[Path, ...]:
     from cascade_train.models import layouts, weights
 
     written = []

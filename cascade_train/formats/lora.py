@@ -35,7 +35,7 @@ class LoRA:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return tuple(sorted(key[:-len(DOWN)] for key in self.tensors if key.endswith(DOWN)))
+        return tuple(sorted(key[: -len(DOWN)] for key in self.tensors if key.endswith(DOWN)))
 
     @property
     def rank(self) -> int:
@@ -55,7 +55,7 @@ def module_of_comfy(name: str) -> str:
     Raises:
         CascadeError: no layer of Stage C is called so.
     """
-    stem = next((name[len(prefix):] for prefix in COMFY_PREFIXES if name.startswith(prefix)), None)
+    stem = next((name[len(prefix) :] for prefix in COMFY_PREFIXES if name.startswith(prefix)), None)
     block = re.fullmatch(r"(down_blocks|up_blocks)_(\d+)_(\d+)_(.+)", stem or "")
     if block:
         side, level, index, rest = block.groups()
@@ -69,19 +69,27 @@ def module_of_comfy(name: str) -> str:
     other = re.fullmatch(r"(clip_(?:txt|txt_pooled|img)_mapper|.*?)((?:_\d+)*)", stem or "")
     if not stem or not other:
         raise CascadeError(f"'{name}' is no layer of Stage C")
-    sampler = re.fullmatch(r"(down_downscalers|up_upscalers|down_repeat_mappers|up_repeat_mappers)_(.+)", stem)
+    sampler = re.fullmatch(
+        r"(down_downscalers|up_upscalers|down_repeat_mappers|up_repeat_mappers)_(.+)", stem
+    )
     if sampler:
         return f"{sampler[1]}.{sampler[2].replace('_blocks_', '.blocks.').replace('_', '.')}"
     return other[1] + other[2].replace("_", ".")
 
 
-def write_comfy(path: Path, lora: LoRA, *, precision: torch.dtype = torch.float32,
-                base: Callable[[str], Tensor] | None = None, metadata: Mapping[str, str] | None = None) -> None:
+def write_comfy(
+    path: Path,
+    lora: LoRA,
+    *,
+    precision: torch.dtype = torch.float32,
+    base: Callable[[str], Tensor] | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Write ``lora`` as one file that ComfyUI's LoRA loaders read in full.
 
     Args:
-        base: the weight of a module by name; needed for DoRA, because ComfyUI divides by the lengths of W's rows
-            where DoRA divides by those of W + ΔW. The difference is put into ``dora_scale``.
+        base: the weight of a module by name; needed for DoRA, because ComfyUI divides by the lengths of W's
+            rows where DoRA divides by those of W + ΔW. The difference is put into ``dora_scale``.
 
     Raises:
         CascadeError: a DoRA without ``base``.
@@ -101,8 +109,12 @@ def write_comfy(path: Path, lora: LoRA, *, precision: torch.dtype = torch.float3
             whole = weight + lora.alpha / lora.rank * (up.float() @ down.float())
             ratio = weight.norm(dim=1) / whole.norm(dim=1)
             out[f"{stem}.dora_scale"] = (magnitude.float().cpu() * ratio.cpu()).unsqueeze(1).to(precision)
-    about = {"modelspec.architecture": "stable-cascade-stage-c/lora", "ss_network_dim": str(lora.rank),
-             "ss_network_alpha": str(lora.alpha), "ss_network_module": "networks.lora"}
+    about = {
+        "modelspec.architecture": "stable-cascade-stage-c/lora",
+        "ss_network_dim": str(lora.rank),
+        "ss_network_alpha": str(lora.alpha),
+        "ss_network_module": "networks.lora",
+    }
     write_tensors(path, out, metadata={**about, **(metadata or {})})
 
 
@@ -130,8 +142,11 @@ def read_comfy(path: Path) -> LoRA:
     unpaired = [name for name in modules if name + DOWN not in out or name + UP not in out]
     if unknown or unpaired or not modules:
         names = ", ".join([*unknown, *unpaired][:3])
-        raise CascadeError("this is not a LoRA of Stage C" + (f": {names} cannot be placed" if names else ""),
-                           where=str(path), fix="Choose a LoRA file for Stable Cascade's Stage C")
+        raise CascadeError(
+            "this is not a LoRA of Stage C" + (f": {names} cannot be placed" if names else ""),
+            where=str(path),
+            fix="Choose a LoRA file for Stable Cascade's Stage C",
+        )
     rank = max(out[name + DOWN].shape[0] for name in modules)
     for name in modules:
         own = out[name + DOWN].shape[0]
@@ -141,18 +156,37 @@ def read_comfy(path: Path) -> LoRA:
     return LoRA(out, float(rank))
 
 
-def write_peft(folder: Path, lora: LoRA, *, precision: torch.dtype = torch.float32,
-               metadata: Mapping[str, str] | None = None) -> None:
+def write_peft(
+    folder: Path,
+    lora: LoRA,
+    *,
+    precision: torch.dtype = torch.float32,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Write ``lora`` as a folder that ``peft.PeftModel.from_pretrained(StableCascadeUNet, folder)`` reads."""
-    tensors = {f"base_model.model.{key.replace(MAGNITUDE, '.lora_magnitude_vector')}": value.to(precision)
-               for key, value in lora.tensors.items()}
+    tensors = {
+        f"base_model.model.{key.replace(MAGNITUDE, '.lora_magnitude_vector')}": value.to(precision)
+        for key, value in lora.tensors.items()
+    }
     write_tensors(folder / "adapter_model.safetensors", tensors, metadata=metadata)
-    write_json(folder / "adapter_config.json", {
-        "peft_type": "LORA", "task_type": None, "base_model_name_or_path": None, "inference_mode": True,
-        "r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False,
-        "init_lora_weights": True, "target_modules": list(lora.modules), "modules_to_save": None,
-        "use_dora": any(key.endswith(MAGNITUDE) for key in lora.tensors),
-    })
+    write_json(
+        folder / "adapter_config.json",
+        {
+            "peft_type": "LORA",
+            "task_type": None,
+            "base_model_name_or_path": None,
+            "inference_mode": True,
+            "r": lora.rank,
+            "lora_alpha": lora.alpha,
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "fan_in_fan_out": False,
+            "init_lora_weights": True,
+            "target_modules": list(lora.modules),
+            "modules_to_save": None,
+            "use_dora": any(key.endswith(MAGNITUDE) for key in lora.tensors),
+        },
+    )
 
 
 def read_peft(folder: Path) -> LoRA:
@@ -178,6 +212,9 @@ def read_token(path: Path) -> tuple[str, Tensor]:
     _, metadata = read_header(path)
     tensors = read_tensors(path)
     if "clip_g" not in tensors:
-        raise CascadeError("this file holds no clip_g embedding", where=str(path),
-                           fix="Choose an embedding trained for Stable Cascade or SDXL")
+        raise CascadeError(
+            "this file holds no clip_g embedding",
+            where=str(path),
+            fix="Choose an embedding trained for Stable Cascade or SDXL",
+        )
     return metadata.get("cascade_train.token", path.stem), tensors["clip_g"]

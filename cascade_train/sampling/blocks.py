@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,15 +24,17 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-def train_block(position: Position, steps: int, learning_rate: float | None,
-                host: Host) -> tuple[Position, Tensor, float]:
+def train_block(
+    position: Position, steps: int, learning_rate: float | None, host: Host
+) -> tuple[Position, Tensor, float]:
     """Train ``steps`` more; the later position, the loss plot (1, H, W, 3) and the last loss."""
     later, metrics = runs.train(position, steps, host=host, learning_rate=learning_rate)
     return later, to_tensor(loss_plot(metrics.rows)), metrics.last_loss
 
 
-def train_and_validate(position: Position, prompts: Prompts, total: int, every: int, learning_rate: float | None,
-                       host: Host) -> tuple[Position, Tensor]:
+def train_and_validate(
+    position: Position, prompts: Prompts, total: int, every: int, learning_rate: float | None, host: Host
+) -> tuple[Position, Tensor]:
     """Train ``total`` steps in blocks of ``every`` and draw ``prompts`` before, between and after them.
 
     Returns:
@@ -51,8 +52,15 @@ def train_and_validate(position: Position, prompts: Prompts, total: int, every: 
     return position, torch.cat(grids)
 
 
-def validate(prompts: Prompts, host: Host, *, run: Position | None = None, models: ModelsSpec | None = None,
-             strength: float = 1.0, title: str = "") -> tuple[Tensor, Tensor]:
+def validate(
+    prompts: Prompts,
+    host: Host,
+    *,
+    run: Position | None = None,
+    models: ModelsSpec | None = None,
+    strength: float = 1.0,
+    title: str = "",
+) -> tuple[Tensor, Tensor]:
     """Draw ``prompts``: the labelled grid (1, H, W, 3) and the pictures (N, H, W, 3).
 
     With a run the grid is also kept in the run's folder, under ``samples``.
@@ -61,8 +69,10 @@ def validate(prompts: Prompts, host: Host, *, run: Position | None = None, model
         CascadeError: neither a run nor models, or both.
     """
     if (run is None) == (models is None):
-        raise CascadeError("Validate needs a run or models" + (", not both" if run is not None else ""),
-                           fix="Wire exactly one of them")
+        raise CascadeError(
+            "Validate needs a run or models" + (", not both" if run is not None else ""),
+            fix="Wire exactly one of them",
+        )
     if run is not None:
         models = run.spec.models if run.step == 0 else apply_trained(run.spec.models, run, strength)
         title = title or f"step {run.step}"
@@ -86,8 +96,18 @@ def export(position: Position, format: str, filename: str, precision: str, host:
     state = runs.trained(position)
     if host.rank != 0:
         return str(path)
-    return str(export_trained(state.kind, state.tensors, state.settings, path, format=format, precision=precision,
-                              models=position.spec.models, metadata=_provenance(position))[0])
+    return str(
+        export_trained(
+            state.kind,
+            state.tensors,
+            state.settings,
+            path,
+            format=format,
+            precision=precision,
+            models=position.spec.models,
+            metadata=_provenance(position),
+        )[0]
+    )
 
 
 def default_name(position: Position) -> str:
@@ -97,8 +117,12 @@ def default_name(position: Position) -> str:
 
 
 def _provenance(position: Position) -> dict[str, str]:
-    return {"cascade_train.run": position.spec.digest, "cascade_train.position": position.name,
-            "cascade_train.step": str(position.step), "cascade_train.models": position.spec.models.digest}
+    return {
+        "cascade_train.run": position.spec.digest,
+        "cascade_train.position": position.name,
+        "cascade_train.step": str(position.step),
+        "cascade_train.models": position.spec.models.digest,
+    }
 
 
 def _keep(run: Position, prompts: Prompts, strength: float, grid: Image.Image) -> None:
@@ -107,5 +131,4 @@ def _keep(run: Position, prompts: Prompts, strength: float, grid: Image.Image) -
     name = f"{run.step:08d}-{run.name[:12]}-{digest((prompts, strength), 8)}.png"
     path = Path(run.folder) / "samples" / name
     if not path.exists():
-        save: Callable[[Path], object] = lambda beside: grid.save(beside, format="PNG")
-        write_with(path, save)
+        write_with(path, lambda beside: grid.save(beside, format="PNG"))

@@ -50,8 +50,9 @@ class Conditioning:
         if len(self) == count:
             return self
         if len(self) != 1:
-            raise CascadeError(f"{len(self)} texts for {count} pictures",
-                               fix="Give one text, or as many texts as pictures")
+            raise CascadeError(
+                f"{len(self)} texts for {count} pictures", fix="Give one text, or as many texts as pictures"
+            )
         image = None if self.image is None else self.image.expand(count, -1, -1)
         return Conditioning(self.hidden.expand(count, -1, -1), self.pooled.expand(count, -1, -1), image)
 
@@ -62,20 +63,28 @@ def encode_prompts(models: ModelsSpec, prompts: Sequence[str], device: str = "cp
     if not prompts:
         raise CascadeError("there is no prompt", fix="Write at least one line of text")
     encoder = library.part(models, "text", device)
-    states = {text: encode_text(encoder, encoder.tokenizer, [text], device) for text in dict.fromkeys(prompts)}
-    return Conditioning(hidden=torch.cat([states[text].hidden for text in prompts]),
-                        pooled=torch.cat([states[text].pooled for text in prompts]))
+    states = {
+        text: encode_text(encoder, encoder.tokenizer, [text], device) for text in dict.fromkeys(prompts)
+    }
+    return Conditioning(
+        hidden=torch.cat([states[text].hidden for text in prompts]),
+        pooled=torch.cat([states[text].pooled for text in prompts]),
+    )
 
 
-def with_image(models: ModelsSpec, condition: Conditioning, images: Tensor, device: str = "cpu") -> Conditioning:
+def with_image(
+    models: ModelsSpec, condition: Conditioning, images: Tensor, device: str = "cpu"
+) -> Conditioning:
     """``condition`` with the CLIP image embedding of ``images`` (B or 1, H, W, 3 in [0, 1]) added.
 
     Raises:
         CascadeError: the models have no image encoder.
     """
     if all(part.part != "image" for part in models.parts):
-        raise CascadeError(f"'{models.name}' has no image encoder, so it cannot make variations of a picture",
-                           fix="Load a CLIP vision model with it, or use image to image (a latent and a strength)")
+        raise CascadeError(
+            f"'{models.name}' has no image encoder, so it cannot make variations of a picture",
+            fix="Load a CLIP vision model with it, or use image to image (a latent and a strength)",
+        )
     encoder = library.part(models, "image", device)
     embedding = encode_image(encoder, images.permute(0, 3, 1, 2).to(device))
     if embedding.shape[0] == 1:

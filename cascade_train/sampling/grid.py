@@ -35,8 +35,13 @@ def tiled(pictures: Sequence[Image.Image], columns: int | None = None) -> Image.
     return sheet
 
 
-def labelled_grid(rows: Sequence[tuple[str, Sequence[Image.Image]]], *, headings: Sequence[str] = (),
-                  cell: int = 128, gap: int = 6) -> Image.Image:
+def labelled_grid(
+    rows: Sequence[tuple[str, Sequence[Image.Image]]],
+    *,
+    headings: Sequence[str] = (),
+    cell: int = 128,
+    gap: int = 6,
+) -> Image.Image:
     """One row of pictures under each label.
 
     Args:

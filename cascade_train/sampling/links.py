@@ -1,8 +1,8 @@
 """The inference chain over what travels on ComfyUI's own links: CONDITIONING, LATENT, IMAGE.
 
 A CONDITIONING is ``[[hidden (1, L, D), {"pooled_output": (1, D), …}]]`` and a LATENT
-``{"samples": tensor}``, as in core. Tensors that arrive are cloned: they may be shared and may have been made in
-inference mode.
+``{"samples": tensor}``, as in core. Tensors that arrive are cloned: they may be shared and may have been
+made in inference mode.
 """
 
 from __future__ import annotations
@@ -42,11 +42,16 @@ def from_link(link: Link) -> Conditioning:
         CascadeError: it has no pooled text, or several entries.
     """
     if len(link) != 1 or link[0][1].get("pooled_output") is None:
-        raise CascadeError("this conditioning is not one of Stable Cascade", fix="Make it with Encode Text (Cascade)")
+        raise CascadeError(
+            "this conditioning is not one of Stable Cascade", fix="Make it with Encode Text (Cascade)"
+        )
     hidden, extra = link[0]
     image = extra.get("clip_image")
-    return Conditioning(hidden.clone(), extra["pooled_output"].clone().unsqueeze(1),
-                        None if image is None else image.clone().unsqueeze(1))
+    return Conditioning(
+        hidden.clone(),
+        extra["pooled_output"].clone().unsqueeze(1),
+        None if image is None else image.clone().unsqueeze(1),
+    )
 
 
 def encode_text(models: ModelsSpec, text: str, image: Tensor | None, host: Host) -> Link:
@@ -56,9 +61,24 @@ def encode_text(models: ModelsSpec, text: str, image: Tensor | None, host: Host)
     return to_link(condition)
 
 
-def sample_stage_c(models: ModelsSpec, positive: Link, host: Host, *, seed: int, pictures: int, width: int,
-                   height: int, steps: int, cfg: float, rescale: float, sampler: Sampler, shift: float,
-                   strength: float, negative: Link | None = None, latent: Latent | None = None) -> Latent:
+def sample_stage_c(
+    models: ModelsSpec,
+    positive: Link,
+    host: Host,
+    *,
+    seed: int,
+    pictures: int,
+    width: int,
+    height: int,
+    steps: int,
+    cfg: float,
+    rescale: float,
+    sampler: Sampler,
+    shift: float,
+    strength: float,
+    negative: Link | None = None,
+    latent: Latent | None = None,
+) -> Latent:
     """Stage C latents of ``pictures`` pictures, or of as many as ``latent`` holds when that is more."""
     start = None if latent is None else samples_of(latent, 16, "Sample Stage C").clone()
     if latent is not None and not (width or height):
@@ -67,15 +87,34 @@ def sample_stage_c(models: ModelsSpec, positive: Link, host: Host, *, seed: int,
         pictures = start.shape[0]
     size = picture_size(library.geometry(models), width, height)
     drawn = stages.sample_stage_c(
-        models, from_link(positive), _or_empty(models, negative, host), seeds=range(seed, seed + pictures),
-        size=size.stage_c, settings=SamplerSettings(steps, cfg, rescale, sampler, shift), start=start,
-        strength=strength, device=host.device, progress=host.progress)
+        models,
+        from_link(positive),
+        _or_empty(models, negative, host),
+        seeds=range(seed, seed + pictures),
+        size=size.stage_c,
+        settings=SamplerSettings(steps, cfg, rescale, sampler, shift),
+        start=start,
+        strength=strength,
+        device=host.device,
+        progress=host.progress,
+    )
     return {"samples": drawn, PICTURE: size.picture}
 
 
-def decode_stage_b(models: ModelsSpec, stage_c: Latent, host: Host, *, seed: int, steps: int, cfg: float,
-                   sampler: Sampler, width: int, height: int, positive: Link | None = None,
-                   negative: Link | None = None) -> Latent:
+def decode_stage_b(
+    models: ModelsSpec,
+    stage_c: Latent,
+    host: Host,
+    *,
+    seed: int,
+    steps: int,
+    cfg: float,
+    sampler: Sampler,
+    width: int,
+    height: int,
+    positive: Link | None = None,
+    negative: Link | None = None,
+) -> Latent:
     """Stage A's latents; the picture's size is that of ``stage_c`` unless given."""
     latents = samples_of(stage_c, 16, "Decode Stage B").clone()
     geometry = library.geometry(models)
@@ -83,13 +122,21 @@ def decode_stage_b(models: ModelsSpec, stage_c: Latent, host: Host, *, seed: int
         factor = sampling_factor(geometry)
         multiple = 2 * geometry.stage_a_factor
         height, width = stage_c.get(PICTURE) or (
-            int(side * factor) // multiple * multiple for side in latents.shape[2:])
+            int(side * factor) // multiple * multiple for side in latents.shape[2:]
+        )
     size = picture_size(geometry, width, height)
     empty = _or_empty(models, negative, host)
     drawn = stages.decode_stage_b(
-        models, latents, from_link(positive) if positive is not None else empty, empty,
-        seeds=range(seed, seed + latents.shape[0]), size=size.stage_b,
-        settings=SamplerSettings(steps, cfg, sampler=sampler), device=host.device, progress=host.progress)
+        models,
+        latents,
+        from_link(positive) if positive is not None else empty,
+        empty,
+        seeds=range(seed, seed + latents.shape[0]),
+        size=size.stage_b,
+        settings=SamplerSettings(steps, cfg, sampler=sampler),
+        device=host.device,
+        progress=host.progress,
+    )
     return {"samples": drawn}
 
 
@@ -117,8 +164,10 @@ def samples_of(latent: Latent, channels: int, node: str) -> Tensor:
     samples = latent["samples"]
     if samples.ndim != 4 or samples.shape[1] != channels:
         stage = "Stage C" if channels == 16 else "Stage B"
-        raise CascadeError(f"{node} was given latents of shape {tuple(samples.shape)}",
-                           fix=f"It takes {stage} latents, which have {channels} channels")
+        raise CascadeError(
+            f"{node} was given latents of shape {tuple(samples.shape)}",
+            fix=f"It takes {stage} latents, which have {channels} channels",
+        )
     return samples
 
 
@@ -126,7 +175,9 @@ def _rounded(models: ModelsSpec, image: Tensor) -> tuple[int, int]:
     """(width, height) of ``image`` rounded to what can be drawn."""
     geometry = library.geometry(models)
     multiple = 2 * geometry.stage_a_factor
-    height, width = (max(geometry.latent_factor, round(side / multiple) * multiple) for side in image.shape[1:3])
+    height, width = (
+        max(geometry.latent_factor, round(side / multiple) * multiple) for side in image.shape[1:3]
+    )
     return width, height
 
 
@@ -134,5 +185,15 @@ def _or_empty(models: ModelsSpec, link: Link | None, host: Host) -> Conditioning
     return encode_prompts(models, [""], host.device) if link is None else from_link(link)
 
 
-__all__ = ["decode_stage_a", "decode_stage_b", "encode_stage_a", "encode_stage_c", "encode_text", "from_link",
-           "preview_latent", "sample_stage_c", "samples_of", "to_link"]
+__all__ = [
+    "decode_stage_a",
+    "decode_stage_b",
+    "encode_stage_a",
+    "encode_stage_c",
+    "encode_text",
+    "from_link",
+    "preview_latent",
+    "sample_stage_c",
+    "samples_of",
+    "to_link",
+]

@@ -44,7 +44,7 @@ def text_to_image(
         prompts: one text for all, or N texts.
         seeds: each picture's own; picture i depends on ``prompts[i]`` and ``seeds[i]`` and on no other.
         width, height: in pixels; 0 is the models' native side.
-        steps_c, cfg_c, rescale, steps_b, cfg_b, sampler, shift: see `SamplerSettings`; ``shift`` is Stage C's.
+        steps_c, cfg_c, rescale, steps_b, cfg_b, sampler, shift: see `SamplerSettings`; the shift is Stage C's.
         start: pictures (1 or N, H, W, 3) to begin from, of the size that is drawn (image to image), taken
             back towards noise by ``strength`` (above 0, at most 1).
         variation_of: pictures (1 or N, H, W, 3) whose CLIP image embedding conditions Stage C.
@@ -64,39 +64,98 @@ def text_to_image(
     batches = -(-len(seeds) // stages.BATCH)
     total = (steps_c + steps_b) * batches
     c = stages.sample_stage_c(
-        models, for_c, empty, seeds=seeds, size=size.stage_c,
-        settings=SamplerSettings(steps_c, cfg_c, rescale, sampler, shift), start=latents, strength=strength,
-        device=device, progress=lambda done, _, text, shown: progress(done, total, text, shown), preview=preview)
-    return decode(models, c, condition, empty, seeds=seeds, size=size,
-                  settings=SamplerSettings(steps_b, cfg_b, rescale, sampler), device=device,
-                  progress=lambda done, _, text, shown: progress(steps_c * batches + done, total, text, shown))
+        models,
+        for_c,
+        empty,
+        seeds=seeds,
+        size=size.stage_c,
+        settings=SamplerSettings(steps_c, cfg_c, rescale, sampler, shift),
+        start=latents,
+        strength=strength,
+        device=device,
+        progress=lambda done, _, text, shown: progress(done, total, text, shown),
+        preview=preview,
+    )
+    return decode(
+        models,
+        c,
+        condition,
+        empty,
+        seeds=seeds,
+        size=size,
+        settings=SamplerSettings(steps_b, cfg_b, rescale, sampler),
+        device=device,
+        progress=lambda done, _, text, shown: progress(steps_c * batches + done, total, text, shown),
+    )
 
 
-def image_to_image(models: ModelsSpec, images: Tensor, prompts: Sequence[str], *, seeds: Sequence[int],
-                   strength: float, **settings: object) -> Tensor:
-    """`text_to_image` that begins from ``images`` (1 or N, H, W, 3): the larger ``strength``, the less is kept."""
+def image_to_image(
+    models: ModelsSpec,
+    images: Tensor,
+    prompts: Sequence[str],
+    *,
+    seeds: Sequence[int],
+    strength: float,
+    **settings: object,
+) -> Tensor:
+    """`text_to_image` that begins from ``images`` (1 or N, H, W, 3): a larger ``strength`` keeps less."""
     settings = {"height": images.shape[1], "width": images.shape[2], **settings}
     return text_to_image(models, prompts, seeds=seeds, start=images, strength=strength, **settings)  # type: ignore[arg-type]
 
 
-def decode(models: ModelsSpec, latents: Tensor, condition: Conditioning, negative: Conditioning, *,
-           seeds: Sequence[int], size: PictureSize, settings: SamplerSettings = stages.STAGE_B,
-           device: str = "cpu", progress: Progress = silent) -> Tensor:
+def decode(
+    models: ModelsSpec,
+    latents: Tensor,
+    condition: Conditioning,
+    negative: Conditioning,
+    *,
+    seeds: Sequence[int],
+    size: PictureSize,
+    settings: SamplerSettings = stages.STAGE_B,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> Tensor:
     """Pictures (B, H, W, 3) in [0, 1] of Stage C latents, through Stage B and Stage A."""
-    b = stages.decode_stage_b(models, latents, condition, negative, seeds=seeds, size=size.stage_b,
-                              settings=settings, device=device, progress=progress)
+    b = stages.decode_stage_b(
+        models,
+        latents,
+        condition,
+        negative,
+        seeds=seeds,
+        size=size.stage_b,
+        settings=settings,
+        device=device,
+        progress=progress,
+    )
     return stages.decode_stage_a(models, b, device)
 
 
-def reconstruct(models: ModelsSpec, images: Tensor, *, seeds: Sequence[int] | None = None, steps_b: int = 10,
-                cfg_b: float = 1.0, device: str = "cpu", progress: Progress = silent) -> Tensor:
+def reconstruct(
+    models: ModelsSpec,
+    images: Tensor,
+    *,
+    seeds: Sequence[int] | None = None,
+    steps_b: int = 10,
+    cfg_b: float = 1.0,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> Tensor:
     """``images`` (B, H, W, 3) in [0, 1] through the semantic compressor, Stage B and Stage A: what is lost
     before Stage C has done anything."""
     size = picture_size(library.geometry(models), images.shape[2], images.shape[1])
     latents = stages.encode_stage_c(models, fitted(images, size), device)
     empty = encode_prompts(models, [""], device)
-    return decode(models, latents, empty, empty, seeds=seeds or range(len(images)), size=size,
-                  settings=SamplerSettings(steps_b, cfg_b), device=device, progress=progress)
+    return decode(
+        models,
+        latents,
+        empty,
+        empty,
+        seeds=seeds or range(len(images)),
+        size=size,
+        settings=SamplerSettings(steps_b, cfg_b),
+        device=device,
+        progress=progress,
+    )
 
 
 def fitted(images: Tensor, size: PictureSize) -> Tensor:
@@ -110,5 +169,7 @@ def fitted(images: Tensor, size: PictureSize) -> Tensor:
 
     if tuple(images.shape[1:3]) == size.encoded:
         return images[..., :3]
-    resized = interpolate(images[..., :3].permute(0, 3, 1, 2), size=size.encoded, mode="bicubic", antialias=True)
+    resized = interpolate(
+        images[..., :3].permute(0, 3, 1, 2), size=size.encoded, mode="bicubic", antialias=True
+    )
     return resized.clamp(0, 1).permute(0, 2, 3, 1)

@@ -50,7 +50,13 @@ def loss_plot(rows: Sequence[Mapping[str, Any]], *, size: tuple[int, int] = (640
     rates = [float(row.get("lr", 0.0)) for row in finite]
     ceiling = max(rates) * 1.05 or 1.0
     _line(draw, [at(step, rate, 0.0, ceiling) for step, rate in zip(steps, rates)], RATE, 1)
-    draw.text((right + 6, at(first, max(rates), 0.0, ceiling)[1]), f"{max(rates):.1e}", fill=RATE, font=font, anchor="lm")
+    draw.text(
+        (right + 6, at(first, max(rates), 0.0, ceiling)[1]),
+        f"{max(rates):.1e}",
+        fill=RATE,
+        font=font,
+        anchor="lm",
+    )
     _line(draw, [at(step, loss, low, high) for step, loss in zip(steps, smooth)], CURVE, 2)
     draw.text((left, 8), f"loss {smooth[-1]:.4f} at step {steps[-1]}", fill=CURVE, font=font)
     draw.text((right, 8), "learning rate", fill=RATE, font=font, anchor="ra")
@@ -76,7 +82,8 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
     return max(0.0, low - pad), high + pad
 
 
-def _line(draw: ImageDraw.ImageDraw, points: Sequence[tuple[float, float]], colour: tuple[int, int, int],
-          width: int) -> None:
+def _line(
+    draw: ImageDraw.ImageDraw, points: Sequence[tuple[float, float]], colour: tuple[int, int, int], width: int
+) -> None:
     if len(points) > 1:
         draw.line(list(points), fill=colour, width=width)

@@ -24,8 +24,8 @@ class PictureSize:
 
 
 def sampling_factor(geometry: Geometry) -> Fraction:
-    """Pixels of a sampled picture for one Stage C latent: 128/3 for full-size models (1024 ↔ 24), whose Stage B
-    enlarges by a third; the compressor's own factor for smaller ones."""
+    """Pixels of a sampled picture for one Stage C latent: 128/3 for full-size models (1024 ↔ 24), whose
+    Stage B enlarges by a third; the compressor's own factor for smaller ones."""
     return Fraction(128, 3) if geometry.latent_factor == 32 else Fraction(geometry.latent_factor)
 
 
@@ -42,7 +42,9 @@ def picture_size(geometry: Geometry, width: int = 0, height: int = 0) -> Picture
     for name, side in zip(("height", "width"), sides):
         if side < geometry.latent_factor or side % multiple:
             near = max(geometry.latent_factor, round(side / multiple) * multiple)
-            raise CascadeError(f"a {name} of {side} pixels", fix=f"Use a multiple of {multiple}, such as {near}")
+            raise CascadeError(
+                f"a {name} of {side} pixels", fix=f"Use a multiple of {multiple}, such as {near}"
+            )
     grid = tuple(math.ceil(side / factor) for side in sides)
     return PictureSize(
         picture=(sides[0], sides[1]),

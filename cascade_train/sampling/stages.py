@@ -1,9 +1,9 @@
 """Stage C, Stage B and Stage A, each as one function over whole batches of pictures.
 
-Latents are in ComfyUI's scale: Stage C's 16 channels as the network sees them, Stage B's 4 channels as Stage A
-does (0.43 of what Stage B's network sees). Pictures are (B, H, W, 3) floats in [0, 1]. Random numbers depend on a picture's own seed alone; a
-picture sampled in another batch differs by no more than the rounding of batched kernels (about 1e-4 in
-fp32).
+Latents are in ComfyUI's scale: Stage C's 16 channels as the network sees them, Stage B's 4 channels as
+Stage A does (0.43 of what Stage B's network sees). Pictures are (B, H, W, 3) floats in [0, 1]. Random numbers
+depend on a picture's own seed alone; a picture sampled in another batch differs by no more than the rounding
+of batched kernels (about 1e-4 in fp32).
 """
 
 from __future__ import annotations
@@ -85,14 +85,31 @@ def sample_stage_c(
     def chunk(first: int, last: int, tell: Callable[[int, Tensor], None]) -> Tensor:
         noise = batch_noise(seeds[first:last], 0, shape, STAGE_C_NOISE).to(device)
         x = noise if start is None else noised(start[first:last].to(device), noise, levels[0])
-        denoise = _guided_network(network, settings, _inputs(network, condition.rows(first, last)),
-                                  _inputs(network, negative.rows(first, last)))
-        return sample(denoise, x, levels, seeds[first:last], sampler=settings.sampler, stream=STAGE_C_NOISE,
-                      each_step=lambda done, _total, clean: tell(done, clean))
+        denoise = _guided_network(
+            network,
+            settings,
+            _inputs(network, condition.rows(first, last)),
+            _inputs(network, negative.rows(first, last)),
+        )
+        return sample(
+            denoise,
+            x,
+            levels,
+            seeds[first:last],
+            sampler=settings.sampler,
+            stream=STAGE_C_NOISE,
+            each_step=lambda done, _total, clean: tell(done, clean),
+        )
 
     shows = preview and has_part(models, "previewer")
-    return _in_chunks(chunk, len(seeds), settings.steps, "Stage C", progress,
-                      (lambda clean: preview_picture(models, clean, device)) if shows else None)
+    return _in_chunks(
+        chunk,
+        len(seeds),
+        settings.steps,
+        "Stage C",
+        progress,
+        (lambda clean: preview_picture(models, clean, device)) if shows else None,
+    )
 
 
 def decode_stage_b(
@@ -124,12 +141,20 @@ def decode_stage_b(
         noise = batch_noise(seeds[first:last], 0, shape, STAGE_B_NOISE).to(device)
         semantic = latents[first:last]
         denoise = _guided_network(
-            network, settings,
+            network,
+            settings,
             {"clip_text_pooled": condition.rows(first, last).pooled, "effnet": semantic},
             {"clip_text_pooled": negative.rows(first, last).pooled, "effnet": torch.zeros_like(semantic)},
         )
-        return sample(denoise, noise, levels, seeds[first:last], sampler=settings.sampler, stream=STAGE_B_NOISE,
-                      each_step=lambda done, _total, clean: tell(done, clean))
+        return sample(
+            denoise,
+            noise,
+            levels,
+            seeds[first:last],
+            sampler=settings.sampler,
+            stream=STAGE_B_NOISE,
+            each_step=lambda done, _total, clean: tell(done, clean),
+        )
 
     drawn = _in_chunks(chunk, len(seeds), settings.steps, "Stage B", progress, None)
     return drawn * SCALE
@@ -147,7 +172,9 @@ def decode_stage_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> 
 def encode_stage_a(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
     """Stage A latents (B, 4, H/4, W/4) of pictures (B, H, W, 3) in [0, 1]."""
     encoder = library.part(models, "stage_a", device)
-    return torch.cat([encoder.raw(part.to(device)).float().cpu() for part in _channels_first(images).split(BATCH)])
+    return torch.cat(
+        [encoder.raw(part.to(device)).float().cpu() for part in _channels_first(images).split(BATCH)]
+    )
 
 
 @torch.no_grad()
@@ -190,8 +217,10 @@ def _channels_first(images: Tensor) -> Tensor:
 
 def _as_many(latents: Tensor, count: int, shape: tuple[int, ...]) -> Tensor:
     if tuple(latents.shape[1:]) != tuple(shape):
-        raise CascadeError(f"latents of shape {tuple(latents.shape[1:])} where {tuple(shape)} is needed",
-                           fix="Encode the picture at the size that is sampled")
+        raise CascadeError(
+            f"latents of shape {tuple(latents.shape[1:])} where {tuple(shape)} is needed",
+            fix="Encode the picture at the size that is sampled",
+        )
     if latents.shape[0] == 1:
         return latents.expand(count, *latents.shape[1:])
     if latents.shape[0] != count:
@@ -204,12 +233,15 @@ def _inputs(network: nn.Module, condition: Conditioning) -> dict[str, Tensor]:
     width = network.config.clip_image_in_channels
     image = condition.image
     # The network leaves the text states out unless an image embedding comes with them; zeros are "none".
-    inputs["clip_img"] = image if image is not None else condition.pooled.new_zeros(len(condition), 1, width or 1)
+    inputs["clip_img"] = (
+        image if image is not None else condition.pooled.new_zeros(len(condition), 1, width or 1)
+    )
     return inputs
 
 
-def _guided_network(network: nn.Module, settings: SamplerSettings, condition: dict[str, Tensor],
-                    negative: dict[str, Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+def _guided_network(
+    network: nn.Module, settings: SamplerSettings, condition: dict[str, Tensor], negative: dict[str, Tensor]
+) -> Callable[[Tensor, Tensor], Tensor]:
     def call(x: Tensor, time: Tensor, inputs: dict[str, Tensor]) -> Tensor:
         dtype = next(network.parameters()).dtype
         cast = {name: value.to(dtype) for name, value in inputs.items()}
@@ -225,15 +257,24 @@ def _guided_network(network: nn.Module, settings: SamplerSettings, condition: di
     return denoise
 
 
-def _in_chunks(chunk: Callable[[int, int, Callable[[int, Tensor], None]], Tensor], count: int, steps: int,
-               title: str, progress: Progress, preview: Callable[[Tensor], Image.Image] | None) -> Tensor:
+def _in_chunks(
+    chunk: Callable[[int, int, Callable[[int, Tensor], None]], Tensor],
+    count: int,
+    steps: int,
+    title: str,
+    progress: Progress,
+    preview: Callable[[Tensor], Image.Image] | None,
+) -> Tensor:
     chunks = [(first, min(first + BATCH, count)) for first in range(0, count, BATCH)]
     total = steps * len(chunks)
     rows = []
     for number, (first, last) in enumerate(chunks):
+
         def tell(done: int, clean: Tensor, before: int = number * steps) -> None:
             due = preview is not None and (done % PREVIEW_EVERY == 0 or done == steps)
-            progress(before + done, total, f"{title} {done}/{steps}", preview(clean) if due and preview else None)
+            progress(
+                before + done, total, f"{title} {done}/{steps}", preview(clean) if due and preview else None
+            )
 
         rows.append(chunk(first, last, tell).cpu())
     return torch.cat(rows)

@@ -14,11 +14,23 @@ from cascade_train.sampling.pipeline import text_to_image
 from cascade_train.sampling.spec import Prompts
 from cascade_train.sampling.stages import Progress, silent
 
-_SHARED = ("negative", "width", "height", "steps_c", "cfg_c", "rescale", "steps_b", "cfg_b", "sampler", "shift")
+_SHARED = (
+    "negative",
+    "width",
+    "height",
+    "steps_c",
+    "cfg_c",
+    "rescale",
+    "steps_b",
+    "cfg_b",
+    "sampler",
+    "shift",
+)
 
 
-def draw_prompts(models: ModelsSpec, prompts: Prompts, *, device: str = "cpu",
-                 progress: Progress = silent) -> Tensor:
+def draw_prompts(
+    models: ModelsSpec, prompts: Prompts, *, device: str = "cpu", progress: Progress = silent
+) -> Tensor:
     """All pictures of ``prompts``, (texts × pictures, H, W, 3) in [0, 1], prompt by prompt."""
     settings = {name: value for name, value in asdict(prompts).items() if name in _SHARED}
     texts = [text for text in prompts.texts for _ in range(prompts.pictures)]
@@ -30,7 +42,7 @@ def validation_grid(prompts: Prompts, images: Tensor, title: str = "") -> Image.
     """The grid of `draw_prompts`'s pictures: a row for each prompt, a column for each seed."""
     pictures = to_pictures(images)
     count = prompts.pictures
-    rows = [(text, pictures[row * count:(row + 1) * count]) for row, text in enumerate(prompts.texts)]
+    rows = [(text, pictures[row * count : (row + 1) * count]) for row, text in enumerate(prompts.texts)]
     if title:
         rows[0] = (f"{title} · {rows[0][0]}", rows[0][1])
     return labelled_grid(rows, headings=[f"seed {prompts.seed + column}" for column in range(count)])
@@ -42,5 +54,5 @@ def comparison_grid(moments: Sequence[tuple[str, Tensor]], prompts: Prompts) -> 
     rows = []
     for row, text in enumerate(prompts.texts):
         for label, images in moments:
-            rows.append((f"{label} · {text}", to_pictures(images[row * count:(row + 1) * count])))
+            rows.append((f"{label} · {text}", to_pictures(images[row * count : (row + 1) * count])))
     return labelled_grid(rows, headings=[f"seed {prompts.seed + column}" for column in range(count)])

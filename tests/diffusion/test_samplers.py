@@ -69,7 +69,10 @@ def test_noise_belongs_to_a_picture_and_not_to_its_batch() -> None:
 
 
 def test_guidance_by_hand() -> None:
-    conditional, unconditional = torch.tensor([[1.0, 3.0], [0.0, 2.0]]), torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    conditional, unconditional = (
+        torch.tensor([[1.0, 3.0], [0.0, 2.0]]),
+        torch.tensor([[0.0, 0.0], [1.0, 1.0]]),
+    )
     plain = samplers.guided(conditional, unconditional, 2.0, 0.0)
     assert torch.equal(plain, torch.tensor([[2.0, 6.0], [-1.0, 3.0]]))
     # The spread of each row doubles under guidance and is drawn back half of the way.

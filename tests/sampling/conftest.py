@@ -29,7 +29,8 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = build.build("text", config)
     weights.write_tensors(folder / "text" / "model.safetensors", text.state_dict())
     (folder / "text" / "config.json").write_text(
-        json.dumps({**config, "cascade_geometry": {"native_side": 64}}), encoding="utf-8")
+        json.dumps({**config, "cascade_geometry": {"native_side": 64}}), encoding="utf-8"
+    )
     return folder
 
 

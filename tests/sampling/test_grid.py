@@ -57,7 +57,9 @@ def test_a_comparison_shows_both_sides() -> None:
 def test_the_plot_goes_down_when_the_loss_does() -> None:
     rows = [{"step": step, "loss": 1.0 / step, "lr": 1e-3} for step in range(1, 200)]
     picture = loss_plot(rows)
-    heights = [[y for y in range(picture.height) if picture.getpixel((x, y)) == CURVE] for x in (70, 300, 560)]
+    heights = [
+        [y for y in range(picture.height) if picture.getpixel((x, y)) == CURVE] for x in (70, 300, 560)
+    ]
     first, middle, last = (max(column) for column in heights)
     assert first < middle < last, "down the picture is down in loss"
     assert loss_plot([]).size == picture.size
