@@ -78,6 +78,7 @@ def refuse(lines: Sequence[str], as_json: bool) -> int:
 
 def _run(args: argparse.Namespace, display: Any) -> int:
     from cascade_train.graph.load import is_api, read_workflow
+    from cascade_train.graph.overrides import find_node
 
     workflow = read_workflow(args.file)
     host, classes = place(args, display)
@@ -85,7 +86,7 @@ def _run(args: argparse.Namespace, display: Any) -> int:
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''} in {args.file}; nothing ran."
         return refuse([*map(str, problems), count], args.json)
-    only = [chosen(prompt, name) for name in args.only]
+    only = [find_node(prompt, name) for name in args.only]
     if args.dry_run:
         from cascade_train.graph.plan import plan
 
@@ -109,7 +110,7 @@ def _say_at_once(text: str) -> None:
 
 def place(args: argparse.Namespace, display: Any) -> tuple[Any, dict[str, type]]:
     """The host and the node classes that the options ask for."""
-    from cascade_train.graph.registry import node_classes
+    from cascade_train.graph.registry import node_classes, pack_nodes
     from cascade_train.host.headless import HeadlessHost, headless_folders
 
     for option, folders in (("--input-dir", [args.input_dir] if args.input_dir else []),
@@ -122,7 +123,8 @@ def place(args: argparse.Namespace, display: Any) -> tuple[Any, dict[str, type]]
         from cascade_train.host.comfy_inside import enter_comfyui
 
         host, others = enter_comfyui(args.comfyui, output=args.output_dir, input_folder=args.input_dir,
-                                     models=args.models_dir, read=args.read, device=device, sink=display)
+                                     models=args.models_dir, read=args.read, device=device, sink=display,
+                                     before_packs=pack_nodes)
         return host, node_classes(host, others)
     folders_ = headless_folders(args.output_dir or Path("output"), args.input_dir, args.models_dir, args.read)
     host = HeadlessHost(folders_, device, display)
@@ -133,46 +135,15 @@ def _checked(
     workflow: dict[str, Any], classes: Mapping[str, type], host: Any, args: argparse.Namespace
 ) -> tuple[dict[str, Any], list[Any]]:
     """The prompt with ``--set`` applied, and what is wrong with the part of it that will run."""
-    from cascade_train.graph.convert import to_prompt
-    from cascade_train.graph.reach import needed
+    from cascade_train.graph.overrides import only
     from cascade_train.graph.schema import object_info
-    from cascade_train.graph.validate import check, problems
+    from cascade_train.graph.validate import check
 
-    info = object_info(classes)
-    if args.settings:
-        from cascade_train.graph.overrides import apply_settings
-
-        prompt = apply_settings(to_prompt(workflow, info), info, args.settings)
-        found = problems(prompt, info, host)
-    else:
-        prompt, found = check(workflow, info, host)
+    prompt, found = check(workflow, object_info(classes), host, args.settings)
     if args.only:
-        wanted = needed(prompt, [chosen(prompt, name) for name in args.only])
+        wanted = only(prompt, args.only)
         found = [problem for problem in found if problem.node in wanted]
     return prompt, found
-
-
-def chosen(prompt: Mapping[str, Any], name: str) -> str:
-    """The id of the node that ``name`` (its id or its title) means.
-
-    Raises:
-        CascadeError: there is none, or several have the title.
-    """
-    if name in prompt:
-        return name
-    titles = {key: str((node.get("_meta") or {}).get("title") or node.get("class_type")) for key, node in
-              prompt.items()}
-    found = [key for key, title in titles.items() if title == name]
-    found = found or [key for key, title in titles.items() if title.casefold() == name.casefold()]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise CascadeError(f"{len(found)} nodes are called '{name}'",
-                           fix=f"Use an id: {', '.join(found)}")
-    from cascade_train.graph.near import nearest, shown
-
-    near = nearest(name, titles.values()) or sorted(set(titles.values()))
-    raise CascadeError(f"no node is called '{name}'", fix=f"Nearest: {shown(near)}")
 
 
 def _print_plan(planned: Sequence[Any], as_json: bool) -> int:

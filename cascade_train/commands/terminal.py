@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from cascade_train.graph.execute_report import Event, NodeReport, Report
+from cascade_train.graph.problems import one_line
 from cascade_train.host.base import Folders
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Terminal:
 
     def event(self, event: Event) -> None:
         if event.kind == "node_start":
-            self._node = f"{event.data['title']} (#{event.node_id})"
+            self._node = f"{one_line(event.data['title'])} (#{one_line(event.node_id or '')})"
             self._drawn = time.monotonic() if not self.live else 0.0
             if self.live:
                 self._draw(f"{self._node} …")
@@ -122,16 +123,17 @@ class Terminal:
 
     def _ended(self, event: Event) -> None:
         data = event.data
-        name = f"{data['title']} (#{event.node_id})"
+        name = f"{one_line(data['title'])} (#{one_line(event.node_id or '')})"
         state = data["state"]
         if state == "ran":
             self._line(f"  done     {name}  {span(float(data.get('seconds', 0.0)))}")
             for text in _texts(data.get("ui", {})):
-                self._line("           " + text.replace("\n", "\n           "))
+                for line in text.splitlines():
+                    self._line("           " + one_line(line, 400))
         elif state == "cached":
             self._line(f"  cached   {name}")
         elif state in ("failed", "blocked") and data.get("error"):
-            self._line(f"  FAILED   {name}: {data['error']}")
+            self._line(f"  FAILED   {name}: {one_line(data['error'], 1000)}")
 
     def progress(self, done: int, total: int, text: str, preview: Image.Image | None) -> None:
         now = time.monotonic()
@@ -161,12 +163,12 @@ class Terminal:
 
     def end(self, report: Report, folders: Folders) -> None:
         self._clear()
-        names = {node.node_id: node.name() for node in report.nodes}
+        names = {node.node_id: one_line(node.name()) for node in report.nodes}
         rows = [node for node in report.nodes if node.is_output]
         self._line("")
         self._line("Outputs")
         for node in rows:
-            self._line(f"  {node.state:<8} {node.name()}{_reason(node, names)}")
+            self._line(f"  {node.state:<8} {names[node.node_id]}{one_line(_reason(node, names), 1000)}")
             for path in files_of(node.ui, folders):
                 self._line(f"           {path}")
         if self.traces:

@@ -343,7 +343,11 @@ def _advice(error: Exception) -> str:
 
 
 def _tell_comfyui(node_id: str, index: int) -> None:
-    """Packs expand with ComfyUI's GraphBuilder, which takes the prefix of new ids from the running node."""
-    module = sys.modules.get("comfy_execution.graph_utils")
-    if module is not None:
-        module.GraphBuilder.set_default_prefix(node_id, index, 0)
+    """What packs ask a loaded ComfyUI for: its GraphBuilder takes the prefix of new ids from the running
+    node, and its progress goes to that node."""
+    builder = getattr(sys.modules.get("comfy_execution.graph_utils"), "GraphBuilder", None)
+    if builder is not None:
+        builder.set_default_prefix(node_id, index, 0)
+    utils = sys.modules.get("comfy_execution.utils")
+    if utils is not None and hasattr(utils, "current_executing_context"):
+        utils.current_executing_context.set(utils.ExecutionContext("cascade-train", node_id, index))
