@@ -118,16 +118,20 @@ class StageA(nn.Module):
         """Pictures, not clamped, of latents in Stage A's own scale."""
         return self.out_block(self.up_blocks(raw))
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """For training: the reconstruction through the codebook, the same without it, and the VQ loss (B,)
-        (codebook + 0.25 · commitment; van den Oord et al. 2017, arXiv:1711.00937, eq. 3). Gradients pass the
-        codebook straight through."""
+    def forward(self, images: Tensor, quantised: Tensor) -> tuple[Tensor, Tensor]:
+        """For training: reconstructions, not clamped, and the VQ loss (B,) (codebook + 0.25 · commitment; van
+        den Oord et al. 2017, arXiv:1711.00937, eq. 3).
+
+        ``quantised`` (B,) says whose latents pass the codebook before they are decoded (gradients pass
+        straight through); Stage B gives latents that did not, so the decoder has to do well on both.
+        """
         raw = self.raw(images)
         codes = self.vquantizer(raw)
         commitment = (raw - codes.detach()).square().flatten(1).mean(1)
         book = (codes - raw.detach()).square().flatten(1).mean(1)
         through = raw + (codes - raw).detach()
-        return self.pictures(through), self.pictures(raw), book + 0.25 * commitment
+        seen = torch.where(quantised.view(-1, 1, 1, 1), through, raw)
+        return self.pictures(seen), book + 0.25 * commitment
 
 
 def psnr(first: Tensor, second: Tensor) -> Tensor:

@@ -46,6 +46,11 @@ class FullTarget:
     config: str = ""
     also: tuple[str, ...] = ()
     """Further parts trained together with it (nano trains its text encoder with Stage C)."""
+    condition_size: float = 0.5
+    """Stage B: its condition is the picture shrunk by a factor drawn from [this, 1); 1 always takes it whole,
+    for models whose Stage C draws at the size that is encoded."""
+    pyramid_noise: bool = True
+    """Stage B: train under the reference's pyramid noise; else under the white noise that sampling adds."""
 
 
 Target = Union[LoRATarget, FullTarget]  # noqa: UP007

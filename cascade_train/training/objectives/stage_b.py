@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cascade_train.diffusion import noise as random
+from cascade_train.errors import CascadeError
 from cascade_train.training.feed import LatentFeed, Memo, PixelFeed, TextFeed, tensor_bytes
 from cascade_train.training.objectives.base import (
     MicroBatch,
@@ -18,6 +19,7 @@ from cascade_train.training.objectives.base import (
     trainable_part,
 )
 from cascade_train.training.objectives.diffusion import DiffusionObjective
+from cascade_train.training.spec import FullTarget
 
 if TYPE_CHECKING:
     from cascade_train.data.dataset import Draw
@@ -27,18 +29,21 @@ if TYPE_CHECKING:
 CONDITION_DROP = 0.1
 """Share of samples whose compressor latents are zeroed."""
 
-SMALLEST = 0.5
-"""The condition's picture is shrunk by a factor drawn from [this, 1)."""
-
 
 class StageBObjective(DiffusionObjective):
-    """All weights of Stage B, pyramid noise, conditions at random sizes."""
+    """All weights of Stage B; the target says under which noise and with conditions of which sizes."""
 
     def __init__(self, spec: RunSpec, host: Host) -> None:
         super().__init__(spec, host)
         from cascade_train.data.dataset import open_dataset
         from cascade_train.models.library import geometry
 
+        target = spec.target
+        assert isinstance(target, FullTarget)
+        if not 0 < target.condition_size <= 1:
+            raise CascadeError(f"a condition size of {target.condition_size}",
+                               fix="Use a number above 0 and at most 1")
+        self.target = target
         sizes = geometry(spec.models)
         self.factor = sizes.latent_factor
         self.dataset = open_dataset(spec.dataset, multiple=sizes.size_multiple, native_side=sizes.native_side,
@@ -53,7 +58,7 @@ class StageBObjective(DiffusionObjective):
         self.unet = self.modules["stage_b"]
 
     def score(self, batch: MicroBatch) -> Scored:
-        given = self.noised(batch, self.latents.batch(batch.draws), pyramid=True)
+        given = self.noised(batch, self.latents.batch(batch.draws), pyramid=self.target.pyramid_noise)
         text = self._text.batch(self.captions(batch))
         patch = int(self.unet.config.patch_size)  # type: ignore[union-attr, arg-type]
         inside = (given.x.shape[-2] // patch, given.x.shape[-1] // patch)
@@ -69,9 +74,10 @@ class StageBObjective(DiffusionObjective):
         """
         shrink = random.uniforms(batch.seed, batch.step, batch.indices, random.RESIZE).tolist()
         drop = random.uniforms(batch.seed, batch.step, batch.indices, random.CONDITION).tolist()
+        smallest = self.target.condition_size
         rows = []
         for draw, factor, chance in zip(batch.draws, shrink, drop):
-            row = self._latent_at(draw, SMALLEST + (1 - SMALLEST) * factor).to(self.device)
+            row = self._latent_at(draw, smallest + (1 - smallest) * factor).to(self.device)
             row = nn.functional.interpolate(row[None], size=sides, mode="bilinear", align_corners=True)
             rows.append(row * 0 if chance < CONDITION_DROP else row)
         return torch.cat(rows)
