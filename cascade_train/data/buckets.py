@@ -12,9 +12,6 @@ import numpy as np
 from cascade_train.data.spec import BucketSpec
 from cascade_train.errors import CascadeError
 
-REFERENCE_RATIOS = ("1/1", "1/2", "3/4", "3/5", "4/5", "6/9", "9/16")
-"""The ratios that the official training code buckets by (their inverses are added)."""
-
 
 @dataclass(frozen=True)
 class Bucket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,15 @@ from cascade_train.data.probe import Entry
 from cascade_train.data.readers import WorldReader
 from cascade_train.data.report import Report, Tally
 from cascade_train.data.select import Selection, select
-from cascade_train.data.spec import Dataset
+from cascade_train.data.spec import CaptionSpec, Dataset
+from cascade_train.digest import digest
 from cascade_train.errors import CascadeError
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
+
+FORMAT = 1
+"""Part of every cache key; grows when the same file comes out as other pixels."""
 
 _CENTRE = (0.5, 0.5)
 _CORNERS = {"center": _CENTRE, "top left": (0.0, 0.0), "top right": (1.0, 0.0), "bottom left": (0.0, 1.0),
@@ -130,6 +135,21 @@ class OpenDataset:
         if need[0] < draw.width or need[1] < draw.height:
             need = cover_size(*need, draw.width, draw.height)
         return (draw.sample, draw.width, draw.height, *crop_corner(*need, draw.width, draw.height, draw.crop))
+
+    def cache_key(self, draw: Draw) -> str:
+        """Names the pixels of ``draw`` by what they follow from: content, window, and how it is resized."""
+        part = self._selection.parts[int(self._selection.part_of[draw.sample])]
+        entry = self.entry(draw.sample)
+        time = json.loads(entry.stamp)[0] if entry.stamp else part.reader.content
+        spec = self.dataset.buckets
+        content = [type(part.reader).__name__, entry.name, entry.size, entry.crc, time]
+        window = list(self.view(draw)[1:]) + [spec.crop if self.crop_is_fixed else ""]
+        return digest([FORMAT, content, window, spec.resize, spec.max_side, spec.downsample,
+                       list(self.dataset.background)])
+
+    def caption_spec(self, sample: int) -> CaptionSpec:
+        """Where the captions of ``sample`` come from."""
+        return self._selection.parts[int(self._selection.part_of[sample])].dataset.captions
 
     def bucket_of(self, sample: int) -> Bucket:
         return self.buckets[int(self._selection.bucket_of[sample])]

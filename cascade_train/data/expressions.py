@@ -144,6 +144,12 @@ def normalise(text: str) -> str:
     return ast.unparse(ast.fix_missing_locations(body))
 
 
+def filter_lines(text: str) -> tuple[str, ...]:
+    """The filters in ``text``, one a line, as plain expressions; empty lines and ``#`` comments go."""
+    lines = (line.strip() for line in text.splitlines())
+    return tuple(normalise(line) for line in lines if line and not line.startswith("#"))
+
+
 def _inline(function: ast.Lambda, field: str, text: str) -> ast.expr:
     arguments = function.args
     if len(arguments.args) != 1 or arguments.vararg or arguments.kwarg or arguments.kwonlyargs \

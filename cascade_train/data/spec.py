@@ -8,6 +8,9 @@ from typing import Literal
 
 from cascade_train.digest import digest, local
 
+REFERENCE_RATIOS = ("1/1", "1/2", "3/4", "3/5", "4/5", "6/9", "9/16")
+"""The ratios that the official training code buckets by (their inverses are added)."""
+
 
 @dataclass(frozen=True)
 class FolderSource:

@@ -1,0 +1,153 @@
+"""From what a person names (a folder, tars, pictures of other nodes) to a dataset's description."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cascade_train.data.folder import stamp
+from cascade_train.data.readers import folder_source, tar_source
+from cascade_train.data.spec import Dataset, Source, StreamSource, WeightedSource
+from cascade_train.data.urls import expand
+from cascade_train.errors import CascadeError
+
+if TYPE_CHECKING:
+    from cascade_train.host.base import Host
+
+Tell = Callable[[int, int, str], None]
+
+
+def teller(host: Host) -> Tell:
+    """Progress told to ``host``, stopping where the person asked to."""
+    def tell(done: int, total: int, text: str) -> None:
+        host.check_interrupt()
+        host.progress(done, total, text)
+    return tell
+
+
+def colour(text: str) -> tuple[int, int, int]:
+    """``"white"`` or ``"#ffffff"`` as RGB 0 … 255; CascadeError for anything else."""
+    from PIL import ImageColor
+
+    try:
+        red, green, blue = ImageColor.getrgb(text.strip())[:3]
+    except ValueError as error:
+        raise CascadeError(f"'{text}' is no colour", fix="Write a name such as white, or #rrggbb") from error
+    return red, green, blue
+
+
+def folder_dataset(path: str, *, recursive: bool, host: Host) -> Dataset:
+    """The pictures in a folder that a workflow names.
+
+    Raises:
+        CascadeError: the folder is missing, may not be read, or holds no picture.
+    """
+    root = host.folders.resolve_read(path, "picture folder")
+    source = folder_source(root, recursive, host.folders.cache / "index", teller(host))
+    return Dataset((WeightedSource(source),))
+
+
+def folder_state(path: str, recursive: bool, host: Host) -> str:
+    """A text that changes when anything in the folder does; cheap (names, sizes and times only)."""
+    return stamp(host.folders.resolve_read(path, "picture folder"), recursive)
+
+
+def tars_dataset(text: str, *, shuffle: int, host: Host) -> Dataset:
+    """The WebDataset shards that ``text`` names, local ones read at random, remote ones streamed.
+
+    Raises:
+        CascadeError: what `urls.expand` raises; local and remote shards mixed.
+    """
+    shards = expand(text, host.folders)
+    remote = [shard for shard in shards if isinstance(shard, str)]
+    local = [shard for shard in shards if isinstance(shard, Path)]
+    if remote and local:
+        raise CascadeError("local and remote shards cannot be mixed", where=f"{local[0].name}, {remote[0]}",
+                           fix="Copy the remote ones to this machine, or leave the local ones out")
+    if remote:
+        from cascade_train.data.stream import require_fsspec
+        require_fsspec()
+        host.warn("remote shards are streamed: the order of samples depends on what came before, so a "
+                  "resumed "
+                  "run replays the stream up to its step, and epochs are not exact")
+        return Dataset((WeightedSource(StreamSource(tuple(remote), shuffle)),))
+    tell = teller(host)
+    sources: list[Source] = []
+    for number, shard in enumerate(local):
+        tell(number, len(local), f"opening {shard.name}")
+        sources.append(tar_source(shard, host.folders.cache / "index"))
+    return Dataset(tuple(WeightedSource(source) for source in sources))
+
+
+def tars_state(text: str, host: Host) -> str:
+    """A text that changes when a named tar does; cheap (names, sizes and times only)."""
+    state = hashlib.sha256()
+    for shard in expand(text, host.folders):
+        if isinstance(shard, Path):
+            status = shard.stat()
+            state.update(f"{shard} {status.st_size} "
+                         f"{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+        else:
+            state.update(f"{shard}\n".encode())
+    return state.hexdigest()[:32]
+
+
+def pictures_dataset(pictures: np.ndarray, captions: Sequence[str], *, host: Host) -> Dataset:
+    """Pictures from other nodes, (B, H, W, 3) floats in [0, 1] or uint8, with a caption each or one for all.
+
+    They are kept as PNG files in the cache folder, named by their content.
+
+    Raises:
+        CascadeError: no picture, or another number of captions.
+    """
+    from PIL import Image
+
+    if not len(pictures):
+        raise CascadeError("there is no picture", fix="Connect an IMAGE with at least one")
+    if len(captions) not in (1, len(pictures)):
+        raise CascadeError(f"there are {len(pictures)} pictures and {len(captions)} captions",
+                           fix="Write one caption for all, or one line for each picture")
+    if pictures.dtype != np.uint8:
+        pictures = np.round(np.clip(np.nan_to_num(pictures), 0, 1) * 255).astype(np.uint8)
+    words = [captions[number if len(captions) > 1 else 0].strip() for number in range(len(pictures))]
+    name = hashlib.sha256(repr((pictures.shape, words)).encode("utf-8", "surrogatepass"))
+    name.update(np.ascontiguousarray(pictures).tobytes())
+    root = host.folders.cache / "pictures" / name.hexdigest()[:32]
+    if not root.is_dir():
+        beside = root.with_name(f".{root.name}.{id(pictures):x}.part")
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        for number, picture in enumerate(pictures):
+            Image.fromarray(picture[..., :3]).save(beside / f"{number:05}.png", compress_level=1)
+            (beside / f"{number:05}.txt").write_text(words[number], encoding="utf-8", newline="")
+        try:
+            beside.rename(root)
+        except OSError:  # another process was faster
+            shutil.rmtree(beside, ignore_errors=True)
+    return Dataset((WeightedSource(folder_source(root, False, host.folders.cache / "index")),))
+
+
+def combine(datasets: Sequence[Dataset], repeats: Sequence[int], shares: Sequence[float]) -> Dataset:
+    """One dataset of several; buckets and the treatment of bad samples come from the first.
+
+    ``shares`` above 0 set how often each is seen, in proportion; with all 0 ``repeats`` do.
+
+    Raises:
+        CascadeError: some have a share and some have none, or remote shards are among them.
+    """
+    if any(dataset.streamed for dataset in datasets):
+        raise CascadeError("streamed shards cannot be combined with other datasets",
+                           fix="Name all remote shards in one WebDataset node, or copy them to this machine")
+    if any(share > 0 for share in shares) and not all(share > 0 for share in shares):
+        raise CascadeError("some of the combined datasets have a share and some have none",
+                           fix="Give each a share above 0, or none")
+    first = datasets[0]
+    sources = tuple(WeightedSource(dataset, count, share)
+                    for dataset, count, share in zip(datasets, repeats, shares))
+    return Dataset(sources, captions=first.captions, buckets=first.buckets, on_bad=first.on_bad,
+                   max_bad=first.max_bad, background=first.background, cache=first.cache)
