@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import models, sampling, targets, training
+from . import data, models, sampling, targets, training
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
 
-_TOPICS: tuple[Any, ...] = (models, targets, training, sampling)
+_TOPICS: tuple[Any, ...] = (models, data, targets, training, sampling)
 
 NODES: tuple[type, ...] = tuple(node for topic in _TOPICS for node in topic.NODES)
 

@@ -256,6 +256,43 @@ class PreviewLatent(CascadeNode):
         return (preview_latent(models, stage_c, self.host),)
 
 
+class LoadPictures(CascadeNode):
+    ID = "CascadeLoadPictures"
+    DISPLAY_NAME = "Load Pictures"
+    CATEGORY = "cascade/sampling"
+    DESCRIPTION = "Pictures of a folder, or one file, as a batch of one size."
+    RETURN_TYPES = ("IMAGE",)
+    RETURN_NAMES = ("images",)
+    OUTPUT_TOOLTIPS = ("The pictures, cropped to one size.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "path": text(
+                    "bundled/crescent",
+                    "A folder or a file, in ComfyUI's input folder or by its whole path. "
+                    "bundled/… comes with the pack.",
+                ),
+                "first": integer(0, 0, 1_000_000, "How many pictures of the folder to pass over."),
+                "count": integer(4, 1, 256, "How many to load."),
+                "width": integer(64, 8, 8192, "Width in pixels. Pictures are cropped to this shape.", 8),
+                "height": integer(64, 8, 8192, "Height in pixels.", 8),
+            }
+        }
+
+    @classmethod
+    def IS_CHANGED(cls, path: str, first: int, count: int, **_: Any) -> Any:
+        from cascade_train.sampling.pictures import stamp
+
+        return stamp(path, first, count, cls.host)
+
+    def run(self, path: str, first: int, count: int, width: int, height: int) -> tuple[Any]:
+        from cascade_train.sampling.pictures import load_pictures
+
+        return (load_pictures(path, first, count, width, height, self.host),)
+
+
 NODES = (
     Prompts,
     EncodeText,
@@ -265,4 +302,5 @@ NODES = (
     EncodeStageC,
     EncodeStageA,
     PreviewLatent,
+    LoadPictures,
 )

@@ -89,10 +89,10 @@ def export_trained(
             lora.write_peft(folder, made, precision=dtype, metadata=metadata)
             written.append(folder)
     for token, row in zip(settings.get("tokens", ()), tensors.get("tokens.rows", ())):
-        name = token["name"].removesuffix("</w>")
+        name = token["name"].removesuffix("</w>").strip("[]")
         safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
         beside = path.with_name(f"{path.stem}-{safe}.safetensors")
-        lora.write_token(beside, token["name"], row.unsqueeze(0), metadata)
+        lora.write_token(beside, name, row.unsqueeze(0), metadata)
         written.append(beside)
     if not written:
         raise CascadeError("the run has trained nothing that could be exported", where=str(path))
