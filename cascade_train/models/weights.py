@@ -103,7 +103,25 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], config: Mapping[str
     about = {"format": "pt", **(metadata or {})}
     if config is not None:
         about["config"] = json.dumps(config, sort_keys=True)
-    write_with(path, lambda beside: save_file(out, beside, about))
+
+    def fill(beside: Path) -> None:
+        save_file(out, beside, about)
+        _sort_metadata(beside)
+
+    write_with(path, fill)
+
+
+def _sort_metadata(path: Path) -> None:
+    """safetensors writes metadata in an order that changes from process to process; equal weights are to be
+    equal files, so it is put in order, in place (the header keeps its length)."""
+    with path.open("rb+") as handle:
+        (length,) = struct.unpack("<Q", handle.read(8))
+        header = json.loads(handle.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+        if len(text) <= length:
+            handle.seek(8)
+            handle.write(text.ljust(length))
 
 
 def config_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
