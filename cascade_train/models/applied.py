@@ -119,7 +119,8 @@ def merged(weight: Tensor, down: Tensor, up: Tensor, scale: float, strength: flo
     return new.view(weight.shape).to(weight.dtype)
 
 
-def _tokens(module: nn.Module, tokens: Sequence[Mapping[str, Any]], rows: Tensor, strength: float) -> nn.Module:
+def _tokens(module: nn.Module, tokens: Sequence[Mapping[str, Any]], rows: Tensor,
+            strength: float) -> nn.Module:
     """``module`` with new words at their trained rows, and existing words' rows moved towards theirs.
 
     A new word has no value before training, so strength does not weaken it.

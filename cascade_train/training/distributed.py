@@ -27,6 +27,19 @@ def sum_gradients(parameters: Iterable[nn.Parameter], host: Host) -> None:
         start += value.numel()
 
 
+def share_buffers(buffers: Iterable[Tensor], host: Host) -> None:
+    """Give every process the running statistics of rank 0, so that all go on from the same state."""
+    if host.world_size > 1:
+        for buffer in buffers:
+            torch.distributed.broadcast(buffer, src=0)
+
+
+def wait(host: Host) -> None:
+    """Return once every process has come here."""
+    if host.world_size > 1:
+        torch.distributed.barrier()
+
+
 def gather_rows(rows: Tensor, host: Host) -> Tensor:
     """``rows`` (n, k) of every process below one another in the order of ranks; n may differ."""
     if host.world_size == 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,9 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cascade_train.data.caches import text_key
+
 if TYPE_CHECKING:
     from torch import nn
 
+    from cascade_train.data.caches import Store
     from cascade_train.data.dataset import Draw, OpenDataset
     from cascade_train.models.text import TextStates
 
@@ -36,6 +39,9 @@ class Memo(Generic[K, V]):
         self._size, self._limit, self._bytes = size, limit, 0
         self._values: OrderedDict[K, V] = OrderedDict()
 
+    def __contains__(self, key: K) -> bool:
+        return key in self._values
+
     def get(self, key: K, make: Callable[[], V]) -> V:
         """The value of ``key``, made when it is not there."""
         found = self._values.get(key)
@@ -43,7 +49,7 @@ class Memo(Generic[K, V]):
             found = make()
             self._values[key] = found
             self._bytes += self._size(found)
-            while self._bytes > self._limit and len(self._values) > 1:
+            while self._bytes > self._limit and self._values:
                 self._bytes -= self._size(self._values.popitem(last=False)[1])
         else:
             self._values.move_to_end(key)
@@ -55,21 +61,43 @@ def tensor_bytes(value: Tensor) -> int:
 
 
 class PixelFeed:
-    """Pictures as uint8 CHW tensors, decoded by a few threads."""
+    """Pictures as uint8 CHW tensors, decoded ahead by a few threads.
 
-    def __init__(self, dataset: OpenDataset) -> None:
+    Args:
+        remember: keep decoded pictures; off where what is made of them is remembered instead.
+    """
+
+    THREADS = 4
+
+    def __init__(self, dataset: OpenDataset, remember: bool = True) -> None:
         self.dataset = dataset
-        self._memo: Memo[Hashable, Tensor] = Memo(tensor_bytes)
-        self._threads = ThreadPoolExecutor(4, thread_name_prefix="cascade-load")
+        self._memo: Memo[Hashable, Tensor] = Memo(tensor_bytes, MEMO_BYTES if remember else 0)
+        self._threads: ThreadPoolExecutor | None = None
+        self._coming: dict[Hashable, Future[Tensor]] = {}
 
     def one(self, draw: Draw) -> Tensor:
         """The picture of ``draw``, uint8 (3, H, W)."""
-        return self._memo.get(self.dataset.view(draw), partial(self._load, draw))
+        return self._memo.get(self.dataset.view(draw), partial(self._arrived, draw))
 
     def batch(self, draws: Sequence[Draw], device: torch.device) -> Tensor:
         """fp32 (B, 3, H, W) in [0, 1] on ``device``."""
         pictures = torch.stack([self.one(draw) for draw in draws])
         return pictures.to(device).float().div_(255)
+
+    def ahead(self, draws: Sequence[Draw]) -> None:
+        """Begin to decode ``draws``, soon asked for; what was begun and not asked for is let go."""
+        wanted = {self.dataset.view(draw): draw for draw in draws}
+        for view in [view for view in self._coming if view not in wanted]:
+            self._coming.pop(view).cancel()
+        for view, draw in wanted.items():
+            if view not in self._coming and view not in self._memo:
+                if self._threads is None:
+                    self._threads = ThreadPoolExecutor(self.THREADS, thread_name_prefix="cascade-load")
+                self._coming[view] = self._threads.submit(self._load, draw)
+
+    def _arrived(self, draw: Draw) -> Tensor:
+        coming = self._coming.pop(self.dataset.view(draw), None)
+        return coming.result() if coming is not None else self._load(draw)
 
     def _load(self, draw: Draw) -> Tensor:
         pixels = self.dataset.load(draw).pixels
@@ -77,51 +105,90 @@ class PixelFeed:
 
 
 class LatentFeed:
-    """Latents of a frozen encoder, (C, h, w) fp32 each, remembered on the CPU.
+    """What a frozen encoder makes of pictures, (C, h, w) fp32 each, remembered on the CPU and, with
+    ``store``, on disk.
 
-    ``encode`` takes pictures (1, 3, H, W) in [0, 1] and returns latents (1, C, h, w).
+    ``encode`` takes pictures (1, 3, H, W) in [0, 1] and returns (1, C, h, w), or (1, …) of any other shape.
     """
 
-    def __init__(self, pixels: PixelFeed, encode: Callable[[Tensor], Tensor], device: torch.device) -> None:
-        self._pixels, self._encode, self._device = pixels, encode, device
+    def __init__(self, pixels: PixelFeed, encode: Callable[[Tensor], Tensor], device: torch.device,
+                 store: Store | None = None) -> None:
+        self._pixels, self._encode, self._device, self._store = pixels, encode, device, store
         self._memo: Memo[Hashable, Tensor] = Memo(tensor_bytes)
 
     def one(self, draw: Draw) -> Tensor:
-        return self._memo.get(self._pixels.dataset.view(draw), partial(self._make, draw))
+        return self._memo.get(self._pixels.dataset.view(draw), partial(self._read_or_make, draw))
+
+    def ahead(self, draws: Sequence[Draw]) -> None:
+        """Begin to decode those of ``draws`` whose latents are not remembered."""
+        dataset, store = self._pixels.dataset, self._store
+        self._pixels.ahead([draw for draw in draws if dataset.view(draw) not in self._memo
+                            and (store is None or dataset.cache_key(draw) not in store)])
 
     def batch(self, draws: Sequence[Draw]) -> Tensor:
         """fp32 (B, C, h, w) on the device."""
         return torch.stack([self.one(draw) for draw in draws]).to(self._device)
 
-    def _make(self, draw: Draw) -> Tensor:
+    def make(self, draw: Draw) -> Tensor:
+        """Encode afresh, and keep in the store."""
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
-            return self._encode(self._pixels.batch([draw], self._device))[0].float().cpu()
+            made = self._encode(self._pixels.batch([draw], self._device))[0].float().cpu()
+        if self._store is not None:
+            self._store.put(self._pixels.dataset.cache_key(draw), {"latent": made.numpy()})
+        return made
+
+    def _read_or_make(self, draw: Draw) -> Tensor:
+        if self._store is not None:
+            found = self._store.get(self._pixels.dataset.cache_key(draw))
+            if found is not None:
+                return torch.from_numpy(found["latent"].copy())
+        return self.make(draw)
+
+
+STATES = ("hidden", "pooled", "mask")
+"""What is kept of a caption, by name."""
 
 
 class TextFeed:
-    """Text states of a frozen text model (with its ``tokenizer``), remembered for each caption."""
+    """States of a frozen text model (with its ``tokenizer``), remembered for each caption and, with
+    ``store``, on disk."""
 
-    def __init__(self, text: nn.Module, device: torch.device) -> None:
-        self._text, self._device = text, device
+    def __init__(self, text: nn.Module, device: torch.device, store: Store | None = None) -> None:
+        self._text, self._device, self._store = text, device, store
         self._memo: Memo[str, TextStates] = Memo(_states_bytes)
 
     def batch(self, captions: Iterable[str]) -> TextStates:
-        """States of ``captions``: hidden (B, 77, D), pooled (B, 1, D), mask (B, 77), on the device."""
+        """States of ``captions``: hidden (B, L, D), pooled (B, 1, P), mask (B, L), on the device."""
         from cascade_train.models.text import TextStates
 
-        each = [self._memo.get(caption, partial(self._make, caption)) for caption in captions]
+        each = [self._memo.get(caption, partial(self._read_or_make, caption)) for caption in captions]
         return TextStates(
             torch.cat([one.hidden for one in each]).to(self._device),
             torch.cat([one.pooled for one in each]).to(self._device),
             torch.cat([one.mask for one in each]).to(self._device),
         )
 
-    def _make(self, caption: str) -> TextStates:
+    def make(self, caption: str) -> TextStates:
+        """Encode afresh, and keep in the store."""
         from cascade_train.models.text import TextStates, encode_text
 
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             states = encode_text(self._text, self._text.tokenizer, [caption], self._device)
-        return TextStates(states.hidden.float().cpu(), states.pooled.float().cpu(), states.mask.cpu())
+        made = TextStates(states.hidden.float().cpu(), states.pooled.float().cpu(), states.mask.cpu())
+        if self._store is not None:
+            self._store.put(text_key(caption), {"hidden": made.hidden.numpy(), "pooled": made.pooled.numpy(),
+                                                "mask": made.mask.numpy()})
+        return made
+
+    def _read_or_make(self, caption: str) -> TextStates:
+        from cascade_train.models.text import TextStates
+
+        if self._store is not None:
+            found = self._store.get(text_key(caption))
+            if found is not None:
+                hidden, pooled, mask = (torch.from_numpy(found[name].copy()) for name in STATES)
+                return TextStates(hidden, pooled, mask)
+        return self.make(caption)
 
 
 def _states_bytes(states: TextStates) -> int:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cascade_train.data.caches import flush_all
 from cascade_train.digest import canonical
 from cascade_train.errors import CascadeError
 from cascade_train.files import write_json
 from cascade_train.host.base import Host
 from cascade_train.training import checkpoints, lock, retention
+from cascade_train.training.distributed import wait
 from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics
 from cascade_train.training.spec import Block, Position, RunSpec
 from cascade_train.training.trained import TrainedState, load_trained
@@ -74,12 +77,13 @@ def train(position: Position, steps: int, *, host: Host, learning_rate: float | 
             checkpoints.promote(goal)
         return goal, read_metrics(goal)
     with (lock.held(folder) if host.rank == 0 else nullcontext()), torch.inference_mode(False), \
-            torch.enable_grad(), _own_random_state(host):
+            torch.enable_grad(), _own_random_state(host), _repeatable(host):
         checkpoints.sweep(folder) if host.rank == 0 else None
         trainer = _at_newest(goal, host)
         _warn_past_schedule(goal, host)
         _train_to(goal, trainer, host, preview, save_seconds)
         _live[goal.name] = trainer
+        wait(host)  # the others read what rank 0 has written
     return goal, read_metrics(goal)
 
 
@@ -177,6 +181,7 @@ def _train_to(goal: Position, trainer: Trainer, host: Host, preview: Preview | N
             _save_quietly(goal, trainer, host, began)
         raise
     finally:
+        flush_all()
         if log is not None:
             log.close()
 
@@ -211,6 +216,26 @@ def _own_random_state(host: Host) -> Any:
     device = torch.device(host.device)
     devices = [device] if device.type == "cuda" else []
     return torch.random.fork_rng(devices=devices)
+
+
+@contextmanager
+def _repeatable(host: Host) -> Iterator[None]:
+    """On CUDA, choose algorithms that give the same bits every time, as the CPU's do."""
+    if torch.device(host.device).type != "cuda":
+        yield
+        return
+    # read by cuBLAS when it is first used; without it torch can only warn
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    tuned = torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warned)
+        torch.backends.cudnn.benchmark = tuned
 
 
 def _warn_past_schedule(goal: Position, host: Host) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from cascade_train.diffusion.noise import DROPOUT, generator
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
-from cascade_train.training.distributed import gather_rows, sum_gradients
+from cascade_train.training.distributed import gather_rows, share_buffers, sum_gradients
 from cascade_train.training.ema import Ema
 from cascade_train.training.objectives import objective_for
 from cascade_train.training.objectives.base import MicroBatch, Scored
@@ -29,6 +29,7 @@ class Trainer:
         self.spec = spec
         self.host = host
         self.step = 0
+        self._drawn: tuple[int, list[MicroBatch]] = (-1, [])
         self.whole = True
         """False while an update is half made and the state must not be saved."""
         self.objective = objective_for(spec, host)
@@ -52,7 +53,12 @@ class Trainer:
             rate = rate or group["lr"]
         self.whole = not self.moves_buffers  # a forward pass may already move running statistics
         self.optimizer.zero_grad(set_to_none=True)
-        scored = [self._micro(batch) for batch in self._micro_batches()]
+        at, batches = self._drawn
+        if at != self.step:
+            batches = self._micro_batches(self.step)
+        self._drawn = self.step + 1, self._micro_batches(self.step + 1)
+        objective.ahead([draw for batch in self._drawn[1] for draw in batch.draws])
+        scored = [self._micro(batch) for batch in batches]
         sum_gradients(self.parameters.values(), self.host)
         raw, weighted, log_snr = self._gathered(scored)
         norm = self._clip()
@@ -67,6 +73,7 @@ class Trainer:
         if self.ema is not None:
             self.ema.update(self.parameters, self.step + 1)
         objective.after_step(raw, log_snr)
+        share_buffers(objective.buffers().values() if self.moves_buffers else (), self.host)
         self.step += 1
         self.whole = True
         row: dict[str, Any] = {"step": self.step, "loss": loss, "weighted": float(weighted.mean()),
@@ -76,10 +83,10 @@ class Trainer:
                 len(item.raw) for item in scored)
         return row
 
-    def _micro_batches(self) -> list[MicroBatch]:
+    def _micro_batches(self, step: int) -> list[MicroBatch]:
         """This process's share of the global batch, split for accumulation; indices stay global."""
         spec = self.spec
-        draws = self.objective.dataset.draws(spec.seed, self.step, spec.batch_size)
+        draws = self.objective.dataset.draws(spec.seed, step, spec.batch_size)
         world, rank = self.host.world_size, self.host.rank
         mine = draws[len(draws) * rank // world: len(draws) * (rank + 1) // world]
         if not mine:
@@ -87,7 +94,7 @@ class Trainer:
                                fix=f"Use a batch size of {world} or more")
         pieces = max(1, min(spec.accumulation, len(mine)))
         bounds = [len(mine) * piece // pieces for piece in range(pieces + 1)]
-        return [MicroBatch(spec.seed, self.step, tuple(mine[start:end]))
+        return [MicroBatch(spec.seed, step, tuple(mine[start:end]))
                 for start, end in itertools.pairwise(bounds)]
 
     def _micro(self, batch: MicroBatch) -> Scored:
@@ -95,7 +102,7 @@ class Trainer:
         draw = generator(batch.seed, batch.step, batch.indices[0], DROPOUT)
         torch.manual_seed(int(draw.integers(0, 2**63 - 1)))
         device = self.objective.device.type
-        cast = torch.autocast(device, torch.bfloat16) if self.spec.precision == "bf16" else nullcontext()
+        cast = torch.autocast(device, torch.bfloat16) if self.objective.autocast else nullcontext()
         with cast:
             scored = self.objective.score(batch)
         (scored.loss.float().sum() / self.spec.batch_size).backward()
@@ -150,8 +157,11 @@ class Trainer:
             parameter = by_name[name]
             # a counter stays on the CPU unless the update is fused, as torch itself keeps it
             counter = kind == "step" and not self.optimizer.defaults.get("fused")
-            home = value.device if counter else parameter.device
-            self.optimizer.state[parameter][kind] = value.to(home, copy=True)
+            # a moment takes the memory layout of its parameter, which fused updates rely on
+            self.optimizer.state[parameter][kind] = (
+                value.to(value.device if counter else parameter.device, copy=True)
+                if counter or value.shape != parameter.shape
+                else torch.empty_like(parameter, dtype=value.dtype).copy_(value))
         self.step = step
         self.whole = True
 

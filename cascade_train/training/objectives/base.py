@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,7 @@ class Objective(ABC):
         self.spec = spec
         self.host = host
         self.device = torch.device(host.device)
+        self.autocast = spec.precision == "bf16"
 
     @abstractmethod
     def score(self, batch: MicroBatch) -> Scored:
@@ -91,6 +92,9 @@ class Objective(ABC):
         return {f"{owner}.{name}": value for owner, module in self.modules.named_modules()
                 for name, value in module._buffers.items()
                 if value is not None and name not in module._non_persistent_buffers_set}
+
+    def ahead(self, draws: Sequence[Draw]) -> None:  # noqa: B027
+        """Told what the next step will draw, so that loading can begin."""
 
     def after_step(self, raw: Tensor, log_snr: Tensor | None) -> None:  # noqa: B027
         """Told the unweighted losses and logSNRs of the whole global batch once a step, in order."""
@@ -135,8 +139,35 @@ def trainable_part(spec: RunSpec, part: str, host: Host) -> nn.Module:
     else:
         from cascade_train.models.init import initial
 
-        module = initial(part, init, target.config, spec.seed, spec.models)  # type: ignore[union-attr, arg-type]
-    return module.float().to(host.device).requires_grad_(True).train()
+        assert isinstance(target, FullTarget)
+        config = target.config or (_own_config(spec, part) if init == "random" else "")
+        module = initial(part, init, config, spec.seed, spec.models)  # type: ignore[arg-type]
+    module = module.float().to(host.device).requires_grad_(True).train()
+    save_memory(module)
+    return module
+
+
+LARGE = 300_000_000
+"""From so many parameters on, activations are computed again on the way back rather than kept."""
+
+
+def save_memory(module: nn.Module) -> None:
+    """Switch on gradient checkpointing for a large network; it changes no result."""
+    if sum(value.numel() for value in module.parameters()) >= LARGE:
+        enable = getattr(module, "enable_gradient_checkpointing", None)
+        if enable is not None:
+            enable()
+
+
+def _own_config(spec: RunSpec, part: str) -> str:
+    """The models' own configuration of ``part`` as JSON; empty where they have none."""
+    import json
+
+    from cascade_train.models import build, library
+
+    if not library.has(spec.models, part):  # type: ignore[arg-type]
+        return ""
+    return json.dumps(build.module_config(part, library.part(spec.models, part)))  # type: ignore[arg-type]
 
 
 def frozen_part(spec: RunSpec, part: str, host: Host) -> nn.Module:

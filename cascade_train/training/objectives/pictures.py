@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from cascade_train.training.objectives.base import Objective, full_result, train
 from cascade_train.training.spec import FullTarget
 
 if TYPE_CHECKING:
+    from cascade_train.data.dataset import Draw
     from cascade_train.host.base import Host
     from cascade_train.training.spec import RunSpec
 
@@ -39,6 +40,9 @@ class PictureObjective(Objective):
                                     host=host)
         self.pixels = PixelFeed(self.dataset)
         self.modules = nn.ModuleDict({part: trainable_part(spec, part, host) for part in self.trained})
+
+    def ahead(self, draws: Sequence[Draw]) -> None:
+        self.pixels.ahead(draws)
 
     def result(self, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
         return full_result(self.spec, self.modules, weights, self.kept)

@@ -12,8 +12,8 @@ from cascade_train.training.objectives.pictures import PictureObjective
 
 class StageAObjective(PictureObjective):
     """Squared and absolute error, plus the VQ loss. Every other sample is decoded from its nearest codes, the
-    others from the latents as they are: Stage B gives latents that were never quantised, so the decoder has to
-    do well on both."""
+    others from the latents as they are: Stage B gives latents that were never quantised, so the decoder has
+    to do well on both."""
 
     trained = ("stage_a",)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +19,7 @@ from cascade_train.training.objectives.base import (
     trainable_part,
 )
 from cascade_train.training.objectives.diffusion import DiffusionObjective
+from cascade_train.training.prepare import store_for
 from cascade_train.training.spec import FullTarget
 
 if TYPE_CHECKING:
@@ -52,10 +53,14 @@ class StageBObjective(DiffusionObjective):
         stage_a = frozen_part(spec, "stage_a", host)
         self.pixels = PixelFeed(self.dataset)
         self.latents = LatentFeed(self.pixels, stage_a.encode, self.device)  # type: ignore[arg-type]
-        self._text = TextFeed(frozen_part(spec, "text", host), self.device)
+        self._text = TextFeed(frozen_part(spec, "text", host), self.device,
+                              store_for(spec.dataset, spec.models, "text", host))
         self._conditions: Memo[Hashable, Tensor] = Memo(tensor_bytes)
         self.modules = nn.ModuleDict({"stage_b": trainable_part(spec, "stage_b", host)})
         self.unet = self.modules["stage_b"]
+
+    def ahead(self, draws: Sequence[Draw]) -> None:
+        self.latents.ahead(draws)
 
     def score(self, batch: MicroBatch) -> Scored:
         given = self.noised(batch, self.latents.batch(batch.draws), pyramid=self.target.pyramid_noise)

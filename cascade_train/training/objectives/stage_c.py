@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
+from cascade_train.diffusion import noise as random
 from cascade_train.errors import CascadeError
 from cascade_train.training.feed import LatentFeed, PixelFeed, TextFeed, TokenFeed
 from cascade_train.training.objectives.base import (
@@ -17,12 +19,20 @@ from cascade_train.training.objectives.base import (
     trainable_part,
 )
 from cascade_train.training.objectives.diffusion import DiffusionObjective, Noised
+from cascade_train.training.prepare import store_for
 from cascade_train.training.spec import FullTarget
 
 if TYPE_CHECKING:
+    from cascade_train.data.dataset import Draw
     from cascade_train.host.base import Host
     from cascade_train.models.text import TextStates
     from cascade_train.training.spec import RunSpec
+
+
+def frozen_text(spec: RunSpec, host: Host) -> TextFeed:
+    """States of the models' own text encoder."""
+    return TextFeed(frozen_part(spec, "text", host), torch.device(host.device),
+                    store_for(spec.dataset, spec.models, "text", host))
 
 
 class StageCBase(DiffusionObjective):
@@ -36,19 +46,29 @@ class StageCBase(DiffusionObjective):
     def __init__(self, spec: RunSpec, host: Host) -> None:
         super().__init__(spec, host)
         from cascade_train.data.dataset import open_dataset
-        from cascade_train.models.library import geometry
         from cascade_train.models.compressor import encode
+        from cascade_train.models.image import encode_image
+        from cascade_train.models.library import geometry, has
 
         sizes = geometry(spec.models)
         self.dataset = open_dataset(spec.dataset, multiple=sizes.size_multiple, native_side=sizes.native_side,
                                     host=host)
         compressor = frozen_part(spec, "compressor", host)
-        self.pixels = PixelFeed(self.dataset)
-        self.latents = LatentFeed(self.pixels, lambda pictures: encode(compressor, pictures), self.device)
+        self.pixels = PixelFeed(self.dataset, remember=False)
+        self.latents = LatentFeed(self.pixels, lambda pictures: encode(compressor, pictures), self.device,
+                                  store_for(spec.dataset, spec.models, "compressor", host))
         self.image_width = sizes.image_width
+        self._images: LatentFeed | None = None
+        if spec.image_share > 0 and has(spec.models, "image"):
+            encoder = frozen_part(spec, "image", host)
+            self._images = LatentFeed(self.pixels, lambda pictures: encode_image(encoder, pictures),
+                                      self.device, store_for(spec.dataset, spec.models, "image", host))
 
     def text(self, captions: list[str]) -> TextStates:
         raise NotImplementedError
+
+    def ahead(self, draws: Sequence[Draw]) -> None:
+        self.latents.ahead(draws)
 
     def score(self, batch: MicroBatch) -> Scored:
         given = self.noised(batch, self.latents.batch(batch.draws))
@@ -59,10 +79,17 @@ class StageCBase(DiffusionObjective):
                          clip_text=text.hidden, clip_img=image, return_dict=False)[0]
 
     def image(self, batch: MicroBatch) -> Tensor:
-        """Image embeddings (B, 1, width): zeros where none is drawn, or the models have no image encoder."""
-        import torch
+        """Image embeddings (B, 1, width) of ``image_share`` of the samples, drawn independently of captions.
 
-        return torch.zeros(len(batch.draws), 1, self.image_width, device=self.device)
+        The others get zeros; all do where the models have no image encoder.
+        """
+        given = torch.zeros(len(batch.draws), 1, self.image_width, device=self.device)
+        if self._images is not None:
+            chances = random.uniforms(batch.seed, batch.step, batch.indices, random.IMAGE_DROP).tolist()
+            for row, (draw, chance) in enumerate(zip(batch.draws, chances)):
+                if chance < self.spec.image_share:
+                    given[row] = self._images.one(draw).to(self.device)
+        return given
 
 
 class StageCObjective(StageCBase):
@@ -83,7 +110,7 @@ class StageCObjective(StageCBase):
         if "text" in self.parts:
             self._tokens = TokenFeed(self.modules["text"].tokenizer, self.device)
         else:
-            self._frozen = TextFeed(frozen_part(spec, "text", host), self.device)
+            self._frozen = frozen_text(spec, host)
 
     def text(self, captions: list[str]) -> TextStates:
         if self._frozen is not None:

@@ -1,0 +1,115 @@
+"""LoRA layers by peft on Stage C, and trainable rows of a text embedding."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from cascade_train.errors import CascadeError
+from cascade_train.training.spec import LoRATarget
+from cascade_train.training.tokens import Row
+
+ADAPTER = "default"
+"""peft's name for the adapter that is trained."""
+
+
+def native_name(name: str) -> str:
+    """The name that a module of diffusers' Stage C has in ComfyUI and the reference."""
+    name = name.replace(".attention.to_out.0", ".attention.attn.out_proj")
+    for letter in "qkv":
+        name = name.replace(f".attention.to_{letter}", f".attention.attn.to_{letter}")
+    return name
+
+
+def chosen_modules(unet: nn.Module, filters: str) -> list[str]:
+    """The linear and (ungrouped) convolution layers whose name holds one of ``filters``.
+
+    Args:
+        filters: pieces of names, comma-separated, as in the reference; each is looked for in the layer's
+            name in diffusers and in its native name, so that ``attn`` means the attention projections.
+
+    Raises:
+        CascadeError: a filter hits no layer; names near it are listed.
+    """
+    layers = [name for name, module in unet.named_modules()
+              if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)]
+    chosen: set[str] = set()
+    for wanted in (piece.strip() for piece in filters.split(",")):
+        if not wanted:
+            continue
+        hit = [name for name in layers if wanted in name or wanted in native_name(name)]
+        if not hit:
+            near = ", ".join(_near(wanted, layers))
+            raise CascadeError(f"the LoRA filter '{wanted}' hits no layer",
+                               fix=f"Use a part of a layer's name, such as {near}")
+        chosen.update(hit)
+    return [name for name in layers if name in chosen]
+
+
+def _near(wanted: str, layers: Sequence[str]) -> list[str]:
+    """Up to five names that ``wanted`` may have meant, nearest first."""
+    pieces = {piece for name in layers for piece in (*native_name(name).split("."), native_name(name))
+              if not piece.isdigit()}
+    near = difflib.get_close_matches(wanted, sorted(pieces), n=5, cutoff=0.4)
+    return near or ["attn", "channelwise", "mapper", "kv_mapper"]
+
+
+def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
+    """Inject adapters of ``target`` into ``unet`` in place; only they require gradients, in fp32.
+
+    Their start is a function of ``seed`` alone: up matrices are zero, so the network first does as before.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    names = chosen_modules(unet, target.modules)
+    if target.kind == "dora":
+        empty = [name for name in names if not unet.get_submodule(name).weight.flatten(1).any(dim=1).all()]
+        if empty:
+            raise CascadeError(f"DoRA cannot train '{empty[0]}': some of its rows are all zero",
+                               fix="Use a plain LoRA, or leave that layer out")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed & 0x7FFF_FFFF_FFFF_FFFF)
+        device = next(unet.parameters()).device
+        unet.to("cpu")  # so that every device starts from the same numbers
+        config = LoraConfig(r=target.rank, lora_alpha=target.alpha, target_modules=names,  # type: ignore[arg-type]
+                            use_dora=target.kind == "dora", lora_dropout=0.0, bias="none")
+        inject_adapter_in_model(config, unet, adapter_name=ADAPTER)
+        unet.to(device)
+    for name, parameter in unet.named_parameters():
+        is_adapter = ".lora_" in name
+        parameter.requires_grad_(is_adapter)
+        if is_adapter:
+            parameter.data = parameter.data.float()
+
+
+def adapter_tensors(weights: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """Of ``weights`` by checkpoint name the adapters of ``part``, without peft's adapter name."""
+    return {name.replace(f".{ADAPTER}", ""): value for name, value in weights.items()
+            if name.startswith(part + ".") and ".lora_" in name}
+
+
+class RowEmbedding(nn.Module):
+    """An embedding of which only some rows are trained.
+
+    The trained rows are a parameter of their own, (n, D) fp32, that stands in for those of the frozen table;
+    so no optimizer, weight decay included, can move another row.
+    """
+
+    def __init__(self, table: nn.Embedding, rows: Sequence[Row], values: Tensor) -> None:
+        super().__init__()
+        weight = table.weight.detach()
+        slot = torch.full((len(weight),), -1, dtype=torch.long, device=weight.device)
+        slot[[row.id for row in rows]] = torch.arange(len(rows), device=weight.device)
+        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("slot", slot, persistent=False)
+        self.rows = nn.Parameter(values.to(weight.device, torch.float32).clone())
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Embeddings (B, L, D) of token ids (B, L), in the table's dtype."""
+        fixed = nn.functional.embedding(ids, self.weight)  # type: ignore[arg-type]
+        slots = self.slot[ids]  # type: ignore[index]
+        trained = nn.functional.embedding(slots.clamp(min=0), self.rows).to(fixed)
+        return torch.where((slots >= 0).unsqueeze(-1), trained, fixed)

@@ -1,0 +1,106 @@
+"""Training adapters on Stage C and rows of the text embedding, together or each alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from cascade_train.errors import CascadeError
+from cascade_train.training.feed import TextFeed, TokenFeed
+from cascade_train.training.objectives.adapters import RowEmbedding, adapter_tensors, add_lora
+from cascade_train.training.objectives.base import Group, frozen_part, save_memory
+from cascade_train.training.objectives.stage_c import StageCBase, frozen_text
+from cascade_train.training.spec import LoRATarget
+from cascade_train.training.tokens import rows_of
+
+if TYPE_CHECKING:
+    from cascade_train.host.base import Host
+    from cascade_train.models.text import TextStates
+    from cascade_train.training.spec import RunSpec
+
+ROWS = "text.text_model.embeddings.token_embedding.rows"
+
+
+class LoRAObjective(StageCBase):
+    """Adapters and tokens over a frozen Stage C and text model, both in eval: no dropout."""
+
+    def __init__(self, spec: RunSpec, host: Host) -> None:
+        target = spec.target
+        assert isinstance(target, LoRATarget)
+        self.target = target
+        _check(target)
+        super().__init__(spec, host)
+        modules: dict[str, nn.Module] = {}
+        unet = frozen_part(spec, "stage_c", host)
+        if target.modules.strip():
+            unet = copy.deepcopy(unet)
+            add_lora(unet, target, spec.seed)
+            modules["stage_c"] = unet
+        self.unet = unet.eval()
+        save_memory(self.unet)
+        base = next(self.unet.parameters())
+        self.autocast = self.autocast or base.dtype == torch.bfloat16
+        self.rows: list[dict[str, Any]] = []
+        self._frozen: TextFeed | None = None
+        if target.tokens is not None:
+            text, self.rows = _with_rows(frozen_part(spec, "text", host), target)
+            modules["text"] = text.eval()
+            self._text, self._tokens = text, TokenFeed(text.tokenizer, self.device)
+        else:
+            self._frozen = frozen_text(spec, host)
+        self.modules = nn.ModuleDict(modules)
+
+    def text(self, captions: list[str]) -> TextStates:
+        if self._frozen is not None:
+            return self._frozen.batch(captions)
+        return self._tokens.states(self._text, captions)
+
+    def groups(self) -> list[Group]:
+        everything = self.parameters()
+        rows = {name: value for name, value in everything.items() if name == ROWS}
+        adapters = {name: value for name, value in everything.items() if name != ROWS}
+        rate = self.target.tokens.learning_rate if self.target.tokens is not None else None
+        # decay would pull a word towards the middle of the vocabulary, where it means nothing
+        return [Group(adapters), Group(rows, rate, decay=False)]
+
+    def result(self, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+        tensors = adapter_tensors(weights, "stage_c")
+        kind = "lora" if tensors else "tokens"
+        parts = ["stage_c"] if tensors else []
+        settings: dict[str, Any] = {"parts": parts}
+        if tensors:
+            settings.update(rank=self.target.rank, alpha=self.target.alpha, variant=self.target.kind,
+                            modules=self.target.modules)
+        if self.rows:
+            parts.append("text")
+            tensors["tokens.rows"] = weights[ROWS]
+            settings["tokens"] = self.rows
+        return kind, tensors, settings
+
+
+def _with_rows(text: nn.Module, target: LoRATarget) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """A copy of the text model that knows the new tokens and trains the rows of ``target``."""
+    from cascade_train.models.text import with_new_tokens
+
+    assert target.tokens is not None
+    table: nn.Embedding = text.text_model.embeddings.token_embedding  # type: ignore[union-attr, assignment]
+    rows, values = rows_of(target.tokens, text.tokenizer, table.weight)
+    text = with_new_tokens(text, [name for name, _ in target.tokens.new]).requires_grad_(False)
+    rows = [replace(row, id=int(text.tokenizer.convert_tokens_to_ids(row.name))) if row.new else row
+            for row in rows]
+    embeddings: nn.Module = text.text_model.embeddings  # type: ignore[union-attr, assignment]
+    embeddings.token_embedding = RowEmbedding(embeddings.token_embedding, rows, values)  # type: ignore[arg-type]
+    return text, [row.settings() for row in rows]
+
+
+def _check(target: LoRATarget) -> None:
+    if not target.modules.strip() and target.tokens is None:
+        raise CascadeError("the LoRA has no layers: its filter is empty",
+                           fix="Use attn, or wire tokens to train alone")
+    if target.modules.strip() and target.rank < 1:
+        raise CascadeError(f"a LoRA of rank {target.rank}", fix="Use 1 or more")
