@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from cascade_train.data.probe import Entry
 from cascade_train.data.readers import WorldReader
 from cascade_train.data.report import Report, Tally
 from cascade_train.data.select import Selection, select
-from cascade_train.data.spec import CaptionSpec, Dataset
+from cascade_train.data.spec import BucketSpec, CaptionSpec, Dataset, StreamSource
 from cascade_train.digest import digest
 from cascade_train.errors import CascadeError
 
@@ -53,6 +55,24 @@ class Loaded:
     pixels: np.ndarray
     caption: str
     key: str
+
+
+def draws_of(samples: Sequence[int], width: int, height: int, spec: BucketSpec, seed: int, step: int,
+             fixed_crops: Callable[[int], Sequence[tuple[float, float]]] | None = None) -> tuple[Draw, ...]:
+    """The batch ``samples`` of one bucket with its crops and captions, drawn from (seed, step, index)."""
+    chances = unit(raw(3 * len(samples), seed, step, 4)).reshape(len(samples), 3).tolist()
+    fixed = _CENTRE if spec.resize in ("stretch", "pad") else _CORNERS.get(spec.crop)
+    out = []
+    for index, sample in enumerate(samples):
+        x, y, caption = chances[index]
+        if fixed is not None:
+            crop = fixed
+        elif spec.crops and fixed_crops is not None:
+            crop = fixed_crops(sample)[int(x * spec.crops)]
+        else:
+            crop = (x, y)
+        out.append(Draw(index, sample, width, height, crop, caption))
+    return tuple(out)
 
 
 class OpenDataset:
@@ -101,20 +121,7 @@ class OpenDataset:
         order = self.order(batch_size)
         bucket, samples = order.at(seed, step)
         width, height = order.sizes[bucket]
-        chances = unit(raw(3 * batch_size, seed, step, 4)).reshape(batch_size, 3).tolist()
-        spec = self.dataset.buckets
-        fixed = _CENTRE if spec.crop == "random" and self.crop_is_fixed else _CORNERS.get(spec.crop)
-        out = []
-        for index, sample in enumerate(samples.tolist()):
-            x, y, caption = chances[index]
-            if fixed is not None:
-                crop = fixed
-            elif spec.crops:
-                crop = self.fixed_crops(sample)[int(x * spec.crops)]
-            else:
-                crop = (x, y)
-            out.append(Draw(index, sample, width, height, crop, caption))
-        return tuple(out)
+        return draws_of(samples.tolist(), width, height, self.dataset.buckets, seed, step, self.fixed_crops)
 
     def fixed_crops(self, sample: int) -> tuple[tuple[float, float], ...]:
         """The crops that a sample is ever shown with, where their number is fixed."""
@@ -131,7 +138,7 @@ class OpenDataset:
             return draw.sample, draw.width, draw.height
         width, height = int(self._selection.widths[draw.sample]), int(self._selection.heights[draw.sample])
         spec = self.dataset.buckets
-        need = _needed(width, height, draw, spec.resize, spec.max_side, spec.downsample) or (width, height)
+        need = needed(width, height, draw, spec) or (width, height)
         if need[0] < draw.width or need[1] < draw.height:
             need = cover_size(*need, draw.width, draw.height)
         return (draw.sample, draw.width, draw.height, *crop_corner(*need, draw.width, draw.height, draw.crop))
@@ -143,7 +150,7 @@ class OpenDataset:
         time = json.loads(entry.stamp)[0] if entry.stamp else part.reader.content
         spec = self.dataset.buckets
         content = [type(part.reader).__name__, entry.name, entry.size, entry.crc, time]
-        window = list(self.view(draw)[1:]) + [spec.crop if self.crop_is_fixed else ""]
+        window = [*self.view(draw)[1:], spec.crop if self.crop_is_fixed else ""]
         return digest([FORMAT, content, window, spec.resize, spec.max_side, spec.downsample,
                        list(self.dataset.background)])
 
@@ -198,6 +205,15 @@ class OpenDataset:
                     break
         raise CascadeError("no sample of this bucket can be read", where=f"{draw.width}×{draw.height}")
 
+    def trouble(self, sample: int) -> str:
+        """Why the sample's picture cannot be decoded; "" when it can."""
+        part = self._selection.parts[int(self._selection.part_of[sample])]
+        try:
+            part.reader.pixels(self.entry(sample), self.dataset.background, None)
+        except (BadImage, OSError) as error:
+            return _reason(error)
+        return ""
+
     def _load(self, draw: Draw, sample: int) -> Loaded:
         part = self._selection.parts[int(self._selection.part_of[sample])]
         row = int(self._selection.row_of[sample])
@@ -208,7 +224,7 @@ class OpenDataset:
             name = str(row)
         else:
             entry = part.reader.row(row)
-            need = _needed(entry.width, entry.height, draw, spec.resize, spec.max_side, spec.downsample)
+            need = needed(entry.width, entry.height, draw, spec)
             pixels = part.reader.pixels(entry, background, need)
             captions = caption_rules.captions_of(part.dataset.captions, entry.name, entry.caption_files(),
                                                  entry.metadata(), part.reader.label) or ("",)
@@ -225,7 +241,7 @@ class OpenDataset:
 
     def _note_bad(self, sample: int, error: Exception) -> None:
         key = self.key(sample)
-        reason = str(error) if isinstance(error, BadImage) else f"cannot be read ({type(error).__name__})"
+        reason = _reason(error)
         part = self._selection.parts[int(self._selection.part_of[sample])]
         if "error" in (part.dataset.on_bad, self.dataset.on_bad):
             raise CascadeError(f"the sample {key} is bad: {reason}",
@@ -247,20 +263,23 @@ class OpenDataset:
         return self._bad.counts()
 
 
-def _needed(width: int, height: int, draw: Draw, resize: str, max_side: int,
-            downsample: int) -> tuple[int, int] | None:
-    """The size that has to be covered when decoding; None for all there is."""
-    if resize == "none":
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, BadImage) else f"cannot be read ({type(error).__name__})"
+
+
+def needed(width: int, height: int, draw: Draw, spec: BucketSpec) -> tuple[int, int] | None:
+    """The size that a (width, height) picture is brought to before cropping; None for its own."""
+    if spec.resize == "none":
         shorter = min(width, height)
-        if not max_side or shorter <= max_side or not downsample or downsample >= shorter:
+        if not spec.max_side or shorter <= spec.max_side or not 0 < spec.downsample < shorter:
             return None
-        scale = downsample / shorter
+        scale = spec.downsample / shorter
         size = max(round(width * scale), draw.width), max(round(height * scale), draw.height)
         return size
-    if resize == "pad":
+    if spec.resize == "pad":
         scale = min(draw.width / width, draw.height / height)
         return max(1, round(width * scale)), max(1, round(height * scale))
-    if resize == "stretch":
+    if spec.resize == "stretch":
         return draw.width, draw.height
     return cover_size(width, height, draw.width, draw.height)
 
@@ -275,8 +294,6 @@ def open_dataset(dataset: Dataset, *, multiple: int, native_side: int, host: Hos
     Raises:
         CascadeError: nothing is left to draw, captions are missing, too much is bad, a source is gone.
     """
-    from pathlib import Path
-
     def tell(done: int, total: int, text: str) -> None:
         if host is not None:
             host.check_interrupt()
@@ -286,6 +303,8 @@ def open_dataset(dataset: Dataset, *, multiple: int, native_side: int, host: Hos
         if host is None:
             raise ValueError("open_dataset needs a host or a cache folder")
         cache = host.folders.cache
+    if dataset.streamed:
+        return _open_stream(dataset, multiple, native_side, factor, Path(cache), host)
     folder = Path(cache) / "index"
     selection = select(dataset, multiple=multiple, native_side=native_side, factor=factor, cache=folder,
                        tell=tell, strict=strict)
@@ -295,3 +314,24 @@ def open_dataset(dataset: Dataset, *, multiple: int, native_side: int, host: Hos
         if selection.report.bad:
             host.warn("bad samples skipped: " + "; ".join(count.line() for count in selection.report.bad))
     return OpenDataset(dataset, selection, host, factor or multiple)
+
+
+def _open_stream(dataset: Dataset, multiple: int, native_side: int, factor: int | None, cache: Path,
+                 host: Host | None) -> OpenDataset:
+    from cascade_train.data.buckets import Buckets
+    from cascade_train.data.stream import OpenStream
+
+    leaves = list(dataset.leaves())
+    if len(leaves) > 1:
+        raise CascadeError("streamed shards cannot be combined with other datasets",
+                           fix="Name all remote shards in one WebDataset node, or copy them to this machine")
+    source, leaf = leaves[0]
+    assert isinstance(source, StreamSource)
+    buckets = Buckets(dataset.buckets, multiple, native_side, factor)
+    opened = OpenStream(dataset, source, leaf, buckets, cache, host)
+    if host is not None and host.rank == 0:
+        for warning in opened.report.warnings:
+            host.warn(warning)
+        if dataset.duplicates != "keep":
+            host.warn("duplicates are not looked for in streamed shards")
+    return opened  # type: ignore[return-value]

@@ -30,7 +30,7 @@ class Packed:
 
 
 def shard_name(out: Path, number: int) -> Path:
-    """``out`` for a single shard; ``set.tar`` becomes ``set-00000.tar``, ``set-00001.tar``, …"""
+    """The name of one of several shards: ``set.tar`` becomes ``set-00000.tar``, ``set-00001.tar``, …"""
     return out.with_name(f"{out.stem}-{number:05}{out.suffix}")
 
 
@@ -38,7 +38,7 @@ def pack(reader: Reader, out: Path, *, shard_bytes: int = 0, tell: Tell | None =
     """Write the pictures of ``reader``, their text files and metadata to ``out``.
 
     File bytes go in as they are. Keys are the pictures' paths with dots and slashes replaced, made unique.
-    With ``shard_bytes`` a new shard begins when one would grow beyond it.
+    With ``shard_bytes`` a new shard begins when one would grow beyond it; a single shard is called ``out``.
 
     Raises:
         CascadeError: ``out`` is no name of a tar, or exists.
@@ -71,9 +71,12 @@ def pack(reader: Reader, out: Path, *, shard_bytes: int = 0, tell: Tell | None =
             if meta:
                 files.append((".json", json.dumps(meta, ensure_ascii=False).encode("utf-8")))
             writer.add(_key(stem, keys), files)
-    for shard in writer.shards:
+    shards = writer.shards
+    if len(shards) == 1:
+        shards = [shards[0].replace(out)]
+    for shard in shards:
         write_index(shard, beside(shard), tell=tell)
-    return Packed(tuple(writer.shards), len(keys), bad.counts())
+    return Packed(tuple(shards), len(keys), bad.counts())
 
 
 def _key(stem: str, keys: set[str]) -> str:
@@ -107,7 +110,7 @@ class _Writer:
             self._stack.close()
             self._tar, self._bytes = None, 0
         if self._tar is None:
-            path = shard_name(self._out, len(self.shards)) if self._limit else self._out
+            path = shard_name(self._out, len(self.shards))
             beside_path = self._stack.enter_context(written_beside(path))
             self._tar = self._stack.enter_context(tarfile.open(  # noqa: SIM115
                 beside_path, "w", format=tarfile.PAX_FORMAT))

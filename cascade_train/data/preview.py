@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from cascade_train.data.dataset import Draw, OpenDataset
+from cascade_train.data.dataset import Draw, Loaded, OpenDataset
 from cascade_train.errors import CascadeError
 
 _INK, _FAINT, _PAPER = (30, 30, 30), (110, 110, 110), (250, 250, 250)
@@ -16,19 +16,16 @@ _LINE = 15
 _CAPTION_LINES = 3
 
 
-def preview_draws(dataset: OpenDataset, count: int, seed: int) -> list[Draw]:
-    """``count`` draws as training from ``seed`` would make them: every bucket in turn, then further steps."""
-    draws: list[Draw] = []
-    seen: set[tuple[int, ...]] = set()
+def shown_samples(dataset: OpenDataset, count: int, seed: int) -> Iterator[tuple[Draw, Loaded]]:
+    """``count`` samples as training from ``seed`` in batches of one would show them, each once."""
+    seen: set[int] = set()
     for step in range(20 * count):
-        for draw in dataset.draws(seed, step, 1):
-            view = dataset.view(draw)
-            if view[0] not in {item[0] for item in seen} or len(seen) >= len(dataset):
-                seen.add(view)
-                draws.append(draw)
-        if len(draws) >= min(count, max(len(dataset), 1)):
-            break
-    return draws[:count]
+        draw = dataset.draws(seed, step, 1)[0]
+        if draw.sample not in seen:
+            seen.add(draw.sample)
+            yield draw, dataset.load(draw)
+        if len(seen) >= min(count, len(dataset) or count):
+            return
 
 
 def preview(dataset: OpenDataset, count: int = 16, seed: int = 0, cell: int = 192,
@@ -38,15 +35,13 @@ def preview(dataset: OpenDataset, count: int = 16, seed: int = 0, cell: int = 19
     Raises:
         CascadeError: the dataset has nothing to show.
     """
-    draws = preview_draws(dataset, count, seed)
-    if not draws:
-        raise CascadeError("the dataset has nothing to show")
     factor = dataset.buckets[0].factor
     cells = []
-    for draw in draws:
-        loaded = dataset.load(draw)
-        note = f"{draw.width}×{draw.height} ({draw.width // factor}×{draw.height // factor})"
+    for draw, loaded in shown_samples(dataset, count, seed):
+        note = f"{draw.width}x{draw.height} ({draw.width // factor}x{draw.height // factor} latents)"
         cells.append(_cell(loaded.pixels, note, loaded.key, loaded.caption, cell))
+    if not cells:
+        raise CascadeError("the dataset has nothing to show")
     return _tiled(cells, columns or min(len(cells), max(1, round(len(cells) ** 0.5 * 1.2))))
 
 

@@ -16,6 +16,9 @@ from cascade_train.data.spec import FolderSource, Source, TarSource, WorldSource
 from cascade_train.data.tars import TarReader, index_tar
 from cascade_train.errors import CascadeError
 
+PICTURES = "pictures"
+"""The folder of the cache that holds pictures from other nodes, each set under a digest."""
+
 
 class Reader(Protocol):
     """A source opened for reading; safe from many threads."""
@@ -65,7 +68,7 @@ class _Indexed:
 
 class FolderReader(_Indexed):
     def __init__(self, root: Path, index: Index) -> None:
-        super().__init__(index, root.name)
+        super().__init__(index, "images" if root.parent.name == PICTURES else root.name)
         self.root = root
 
     def read(self, entry: Entry) -> bytes:

@@ -196,7 +196,7 @@ def _part(reader: Reader, dataset: Dataset, filters: list[Expression], tallies: 
         if entry.bad:
             tallies.bad.add(entry.bad, shown(entry.name))
             continue
-        reason = _filtered(entry, filters) if filters else ""
+        reason = rejected(entry, filters) if filters else ""
         if reason:
             tallies.dropped.add(reason, shown(entry.name))
             continue
@@ -235,7 +235,7 @@ def _captioned(entry: Entry, reader: Reader, dataset: Dataset, tallies: _Tallies
     return True
 
 
-def _filtered(entry: Entry, filters: list[Expression]) -> str:
+def rejected(entry: Entry, filters: list[Expression]) -> str:
     """Why the filters drop a sample; "" when they let it through."""
     fields = fields_of(entry)
     for expression in filters:

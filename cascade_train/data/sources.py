@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cascade_train.data.folder import stamp
-from cascade_train.data.readers import folder_source, tar_source
+from cascade_train.data.readers import PICTURES, folder_source, tar_source
 from cascade_train.data.spec import Dataset, Source, StreamSource, WeightedSource
 from cascade_train.data.urls import expand
 from cascade_train.errors import CascadeError
@@ -70,7 +70,7 @@ def tars_dataset(text: str, *, shuffle: int, host: Host) -> Dataset:
         raise CascadeError("local and remote shards cannot be mixed", where=f"{local[0].name}, {remote[0]}",
                            fix="Copy the remote ones to this machine, or leave the local ones out")
     if remote:
-        from cascade_train.data.stream import require_fsspec
+        from cascade_train.data.shards import require_fsspec
         require_fsspec()
         host.warn("remote shards are streamed: the order of samples depends on what came before, so a "
                   "resumed "
@@ -117,7 +117,7 @@ def pictures_dataset(pictures: np.ndarray, captions: Sequence[str], *, host: Hos
     words = [captions[number if len(captions) > 1 else 0].strip() for number in range(len(pictures))]
     name = hashlib.sha256(repr((pictures.shape, words)).encode("utf-8", "surrogatepass"))
     name.update(np.ascontiguousarray(pictures).tobytes())
-    root = host.folders.cache / "pictures" / name.hexdigest()[:32]
+    root = host.folders.cache / PICTURES / name.hexdigest()[:32]
     if not root.is_dir():
         beside = root.with_name(f".{root.name}.{id(pictures):x}.part")
         shutil.rmtree(beside, ignore_errors=True)

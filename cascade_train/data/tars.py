@@ -89,14 +89,27 @@ def write_index(path: Path, to: Path, mark: str | None = None, tell: Tell | None
 
 
 @dataclass
-class _Group:
-    """The members that share a key."""
+class Group:
+    """The members of a tar that share a key; ``picture`` is (name, offset, size)."""
 
     picture: tuple[str, int, int] | None = None
     texts: dict[str, str] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     bad: str = ""
     first: str = ""
+
+    def say(self, kind: str, data: bytes) -> None:
+        """Take in a text or metadata member with the ending ``kind``."""
+        try:
+            content = read_text(data)
+            if kind == ".json":
+                self.meta.update(as_metadata(read_json(content)))
+            else:
+                self.texts[kind] = content
+        except UnicodeDecodeError:
+            self.bad = self.bad or f"{kind} is not UTF-8"
+        except (ValueError, RecursionError) as error:
+            self.bad = self.bad or json_trouble(kind, error)
 
 
 def members(path: Path) -> Iterator[tuple[str, int, int, str]]:
@@ -136,7 +149,7 @@ def members(path: Path) -> Iterator[tuple[str, int, int, str]]:
 
 
 def _entries(path: Path, facts: dict[str, Any], tell: Tell | None) -> Iterator[Entry]:
-    groups: dict[str, _Group] = {}
+    groups: dict[str, Group] = {}
     size = path.stat().st_size
     cut = ""
     with path.open("rb") as handle:
@@ -148,10 +161,10 @@ def _entries(path: Path, facts: dict[str, Any], tell: Tell | None) -> Iterator[E
                 continue
             parts = split_name(name)
             if parts is None:
-                groups.setdefault(name, _Group(first=name)).bad = "a name without ending"
+                groups.setdefault(name, Group(first=name)).bad = "a name without ending"
                 continue
             key, ending = parts
-            group = groups.setdefault(key, _Group(first=name))
+            group = groups.setdefault(key, Group(first=name))
             _take(group, handle, name, ending, offset, length, bad)
             if tell and number % 256 == 0:
                 tell(offset, size, f"indexing {path.name}")
@@ -172,7 +185,7 @@ def _entries(path: Path, facts: dict[str, Any], tell: Tell | None) -> Iterator[E
         yield Entry(path.name, bad=cut)
 
 
-def _take(group: _Group, handle: BinaryIO, name: str, ending: str, offset: int, length: int,
+def _take(group: Group, handle: BinaryIO, name: str, ending: str, offset: int, length: int,
           bad: str) -> None:
     last = ending.rpartition(".")[2]
     if ending in EXTENSIONS or (last in EXTENSIONS and group.picture is None):
@@ -188,17 +201,7 @@ def _take(group: _Group, handle: BinaryIO, name: str, ending: str, offset: int, 
         group.bad = group.bad or bad
         return
     handle.seek(offset)
-    kind = "." + ending
-    try:
-        content = read_text(handle.read(length))
-        if kind == ".json":
-            group.meta.update(as_metadata(read_json(content)))
-        else:
-            group.texts[kind] = content
-    except UnicodeDecodeError:
-        group.bad = group.bad or f"{kind} is not UTF-8"
-    except (ValueError, RecursionError) as error:
-        group.bad = group.bad or json_trouble(kind, error)
+    group.say("." + ending, handle.read(length))
 
 
 class TarReader:

@@ -1,0 +1,191 @@
+"""``cascade-train dataset``: look at a dataset before training on it, and pack a folder into shards."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_train.errors import CascadeError
+
+if TYPE_CHECKING:
+    from cascade_train.data.dataset import OpenDataset
+    from cascade_train.data.report import Report
+
+HELP = "look at a dataset, or pack a folder of pictures into WebDataset shards"
+
+_CHUNK = 256
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    look = actions.add_parser("inspect", help="count samples, buckets, captions, and what cannot be used and "
+                                              "why")
+    look.add_argument("path", metavar="PATH",
+                      help="a folder of pictures, a tar, a folder of tars, a range such as "
+                           "set/{000..031}.tar, a "
+                           ".yml list")
+    look.add_argument("--filter", action="append", default=[], metavar="EXPRESSION",
+                      help="leave out samples that do not pass, such as 'width >= 512' (repeatable)")
+    look.add_argument("--captions", default="beside", metavar="FROM",
+                      choices=("beside", "metadata", "file name", "folder name"),
+                      help="where captions come from: beside (default), metadata, 'file name', 'folder name'")
+    look.add_argument("--field", default="caption", metavar="NAME", help="the metadata field with the "
+                                                                         "caption")
+    look.add_argument("--size", type=int, default=0, metavar="PIXELS", help="bucket size; 0 is the models' "
+                                                                            "own")
+    look.add_argument("--ratios", default="", metavar="LIST", help="aspect ratios, such as '1/1, 3/4'; "
+                                                                   "default: "
+                                                                   "those of the reference")
+    look.add_argument("--nano", action="store_true", help="buckets for the bundled nano models (64 pixels)")
+    look.add_argument("--batch-size", type=int, default=4, metavar="N", help="to tell which buckets are "
+                                                                             "smaller")
+    look.add_argument("--duplicates", default="keep", choices=("keep", "remove", "remove near"),
+                      help="also look for equal, or nearly equal, pictures")
+    look.add_argument("--decode", action="store_true",
+                      help="decode every picture, which finds damage in the middle of files")
+    look.add_argument("--preview", type=Path, metavar="FILE", help="save a grid of cropped pictures")
+    look.add_argument("--flat", action="store_true", help="do not look into the folders inside")
+    box = actions.add_parser("pack", help="write the pictures of a folder, with captions and metadata, to "
+                                          "tar shards")
+    box.add_argument("path", metavar="FOLDER", help="a folder of pictures")
+    box.add_argument("out", type=Path, metavar="OUT.tar",
+                     help="the tar to write; several shards become OUT-00000.tar, OUT-00001.tar, …")
+    box.add_argument("--shard-size", type=float, default=1024.0, metavar="MB",
+                     help="largest shard in megabytes (default 1024; 0: one shard, however large)")
+    box.add_argument("--flat", action="store_true", help="do not look into the folders inside")
+    for action in (look, box):
+        action.add_argument("--output-dir", type=Path, metavar="DIR",
+                            help="the output folder whose cache keeps the index (default ./output)")
+        action.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        return _inspect(args) if args.action == "inspect" else _pack(args)
+    except CascadeError as error:
+        if args.json:
+            print(json.dumps({"samples": 0, "bad": 0, "dropped": 0, "bad_files": [], "error": str(error)}))
+        raise
+
+
+def _host(args: argparse.Namespace) -> Any:
+    """A host that shows progress on standard error and may read what the person names."""
+    from cascade_train.commands.terminal import Terminal
+    from cascade_train.host.headless import HeadlessHost, headless_folders
+
+    here = Path.cwd()
+    folders = headless_folders(args.output_dir or Path("output"), here, (), [Path(here.anchor)])
+    named = Path(args.path).expanduser()
+    if named.is_absolute() and named.anchor != here.anchor:
+        folders = replace(folders, extra_read=(*folders.extra_read, Path(named.anchor)))
+    return HeadlessHost(folders, "cpu", Terminal(sys.stderr))
+
+
+def _is_tars(text: str) -> bool:
+    path = Path(text)
+    if path.is_dir():
+        return any(path.glob("*.tar")) and not _has_pictures(path)
+    return True
+
+
+def _has_pictures(folder: Path) -> bool:
+    from cascade_train.data.pixels import EXTENSIONS
+
+    return any(path.suffix.lower().lstrip(".") in EXTENSIONS for path in folder.iterdir())
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from cascade_train.data.buckets import parse_ratio
+    from cascade_train.data.dataset import open_dataset
+    from cascade_train.data.expressions import filter_lines
+    from cascade_train.data.sources import folder_dataset, tars_dataset
+    from cascade_train.data.spec import REFERENCE_RATIOS, BucketSpec, CaptionSpec
+
+    host = _host(args)
+    path = str(Path(args.path).expanduser()) if "://" not in args.path else args.path
+    if _is_tars(path) and (Path(path).exists() or any(c in path for c in "{*?[:")):
+        dataset = tars_dataset(path, shuffle=1, host=host)
+    else:
+        dataset = folder_dataset(path, recursive=not args.flat, host=host)
+    if dataset.streamed:
+        raise CascadeError("remote shards cannot be inspected without copying them all", where=args.path,
+                           fix="Copy some to this machine and inspect those")
+    ratios = tuple(item.strip() for item in args.ratios.split(",") if item.strip()) or REFERENCE_RATIOS
+    for ratio in ratios:
+        parse_ratio(ratio)
+    dataset = replace(
+        dataset.with_captions(CaptionSpec(source=args.captions, field=args.field)),
+        filters=filter_lines("\n".join(args.filter)), duplicates=args.duplicates,
+        buckets=BucketSpec(size=args.size, ratios=ratios), max_bad=1.0)
+    multiple, side = (8, 64) if args.nano else (32, 768)
+    host.sink.warn = lambda text: None  # the report says it all
+    opened = open_dataset(dataset, multiple=multiple, native_side=side, host=host, strict=False)
+    report = _decoded(opened, host.progress) if args.decode else opened.report
+    host.sink._clear()
+    notes = opened.notes(args.batch_size) if report.samples else ()
+    if args.preview and report.samples:
+        from cascade_train.data.preview import preview
+
+        args.preview.parent.mkdir(parents=True, exist_ok=True)
+        preview(opened, 24).save(args.preview)
+    print(report.text())
+    for note in notes:
+        print(f"note: {note}")
+    if args.json:
+        print(json.dumps({"path": args.path, **report.data(), "notes": list(notes),
+                          "digest": dataset.digest}, ensure_ascii=False))
+    return 0
+
+
+def _decoded(opened: OpenDataset, tell: Callable[[int, int, str], None]) -> Report:
+    """The report after decoding every picture."""
+    from cascade_train.data.report import Tally
+
+    found = Tally()
+
+    def look(sample: int) -> tuple[str, str]:
+        return opened.key(sample), opened.trouble(sample)
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for first in range(0, len(opened), _CHUNK):
+            numbers = range(first, min(first + _CHUNK, len(opened)))
+            for key, trouble in pool.map(look, numbers):
+                if trouble:
+                    found.add(trouble, key)
+            tell(numbers[-1] + 1, len(opened), f"decoded {numbers[-1] + 1} of {len(opened)} pictures")
+    report = opened.report
+    return replace(report, samples=report.samples - found.total, epoch=report.epoch - found.total,
+                   bad=(*report.bad, *found.counts()))
+
+
+def _pack(args: argparse.Namespace) -> int:
+    from cascade_train.data.folder import index_folder
+    from cascade_train.data.pack import pack
+    from cascade_train.data.readers import FolderReader
+    from cascade_train.data.sources import teller
+
+    host = _host(args)
+    root = Path(args.path).expanduser()
+    tell = teller(host)
+    reader = FolderReader(root, index_folder(root, not args.flat, host.folders.cache / "index", tell))
+    done = pack(reader, args.out.expanduser(), shard_bytes=int(args.shard_size * 1e6), tell=tell)
+    host.sink._clear()
+    for shard in done.shards:
+        print(f"{shard}  {shard.stat().st_size / 1e6:.1f} MB")
+    print(f"{done.samples} samples in {len(done.shards)} shard{'s' if len(done.shards) != 1 else ''}")
+    for count in done.bad:
+        print(f"left out: {count.line()}")
+    if args.json:
+        print(json.dumps({
+            "shards": [str(shard) for shard in done.shards], "samples": done.samples,
+            "bad": sum(count.count for count in done.bad), "dropped": 0,
+            "bad_files": [{"name": name, "reason": c.reason} for c in done.bad for name in c.names],
+        }, ensure_ascii=False))
+    return 0

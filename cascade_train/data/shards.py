@@ -1,0 +1,154 @@
+"""Remote shards, copied to this machine one after the other and read in sequence."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_train.errors import CascadeError
+from cascade_train.files import written_beside
+
+if TYPE_CHECKING:
+    from cascade_train.host.base import Host
+
+CACHE_BYTES = 50 << 30
+"""Local copies beyond this go, those used longest ago first."""
+
+CONNECT_SECONDS, READ_SECONDS, STALL_SECONDS = 30, 60, 120
+TRIES = 3
+_PIECE = 1 << 20
+
+
+def require_fsspec() -> None:
+    """CascadeError when remote shards cannot be read for want of a library."""
+    try:
+        import fsspec  # noqa: F401
+    except ImportError as error:
+        raise CascadeError("remote shards need the extra 'remote'",
+                           fix="pip install 'cascade-train[remote]'") from error
+
+
+def _options(url: str) -> dict[str, Any]:
+    """Time-outs for fsspec, so that a silent server is an error and not a wait for ever."""
+    scheme = url.partition(":")[0].lower()
+    if scheme in ("http", "https"):
+        import aiohttp
+
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+        return {"client_kwargs": {"timeout": limit}}
+    if scheme == "s3":
+        return {"config_kwargs": {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}}
+    return {}
+
+
+class _Copy:
+    """One shard on its way to this machine, in a thread that never keeps the program from ending."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        self.url, self.path = url, path
+        self.done = threading.Event()
+        self.error: Exception | None = None
+        self.bytes = 0
+        self._moved = time.monotonic()
+        threading.Thread(target=self._run, name="cascade-shard", daemon=True).start()
+
+    @property
+    def stalled(self) -> bool:
+        return time.monotonic() - self._moved > STALL_SECONDS
+
+    def _run(self) -> None:
+        for attempt in range(TRIES):
+            try:
+                self._fetch()
+                self.error = None
+                break
+            except (FileNotFoundError, PermissionError, ImportError) as error:
+                self.error = error
+                break
+            except Exception as error:  # whatever a file system of fsspec raises
+                self.error = error
+                time.sleep(2**attempt)
+        self.done.set()
+
+    def _fetch(self) -> None:
+        import fsspec
+        from filelock import FileLock
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path.with_suffix(".lock"), timeout=STALL_SECONDS * 4):
+            if self.path.exists():
+                return
+            with fsspec.open(self.url, "rb", **_options(self.url)) as source, \
+                    written_beside(self.path) as beside, beside.open("wb") as target:
+                while piece := source.read(_PIECE):
+                    target.write(piece)
+                    self.bytes += len(piece)
+                    self._moved = time.monotonic()
+
+
+class ShardCache:
+    """Local copies of remote shards under the folder ``cache``; the next one is fetched while one is read."""
+
+    def __init__(self, cache: Path, host: Host | None) -> None:
+        self.folder = cache / "shards"
+        self._host = host
+        self._copies: dict[str, _Copy] = {}
+
+    def path(self, url: str) -> Path:
+        return self.folder / f"{hashlib.sha256(url.encode('utf-8')).hexdigest()[:32]}.tar"
+
+    def begin(self, url: str) -> None:
+        """Begin to copy ``url``."""
+        if url not in self._copies and not self.path(url).exists():
+            self._copies[url] = _Copy(url, self.path(url))
+
+    def get(self, url: str) -> Path:
+        """The local copy of ``url``, when it is there.
+
+        Raises:
+            OSError: it cannot be fetched.
+            CascadeError: it needs a library that is not installed.
+        """
+        path = self.path(url)
+        self.begin(url)
+        copy = self._copies.pop(url, None)
+        while copy is not None and not copy.done.wait(0.2):
+            if self._host is not None:
+                self._host.check_interrupt()
+                self._host.progress(0, 0, f"fetching {url.rpartition('/')[2]}: {copy.bytes / 1e6:.0f} MB")
+            if copy.stalled:
+                raise OSError(f"no bytes for {STALL_SECONDS} seconds")
+        if copy is not None and isinstance(copy.error, ImportError):
+            raise CascadeError(f"{url.partition(':')[0]}:// needs a library: {copy.error}",
+                               fix="pip install 'cascade-train[remote]', or the library that is named")
+        if copy is not None and copy.error is not None:
+            raise OSError(str(copy.error) or type(copy.error).__name__)
+        os.utime(path)
+        self._make_room(path)
+        return path
+
+    def _make_room(self, keep: Path) -> None:
+        copies = sorted(((path.stat().st_mtime, path.stat().st_size, path)
+                         for path in self.folder.glob("*.tar")), reverse=True)
+        total = 0
+        for _, size, path in copies:
+            total += size
+            if total > CACHE_BYTES and path != keep:
+                path.unlink(missing_ok=True)
+
+
+def samples_in(path: Path, url: str, trouble: Callable[[Exception], bool]) -> Iterator[dict[str, Any]]:
+    """The samples of a tar in sequence, read by the webdataset library: ``__key__`` and bytes by ending.
+
+    ``trouble`` is told what goes wrong and says whether to go on.
+    """
+    from webdataset.tariterators import group_by_keys, tar_file_expander
+
+    with path.open("rb") as handle:
+        members = tar_file_expander([{"url": url, "stream": handle}], handler=trouble)
+        yield from group_by_keys(members, handler=trouble)

@@ -1,0 +1,253 @@
+"""A dataset of remote shards, opened for training: read in sequence, shuffled within a buffer.
+
+Shards are read in an order drawn from (seed, epoch) and samples leave a buffer at random, so that a stream is
+the same every time it is read from its beginning. A step in the middle is reached by replaying the stream up
+to it (headers only; nothing is decoded). What cannot hold is said where it is opened: epochs end where shards
+end, not where batches do, and a shard that changes or fails changes what comes after.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cascade_train.data import captions as caption_rules
+from cascade_train.data.buckets import Bucket, Buckets
+from cascade_train.data.dataset import Draw, Loaded, draws_of, needed
+from cascade_train.data.expressions import Expression, Missing
+from cascade_train.data.folder import as_json
+from cascade_train.data.order import mix, permutation
+from cascade_train.data.pixels import EXTENSIONS, BadImage, decode, fit
+from cascade_train.data.probe import Entry, probe
+from cascade_train.data.report import Count, Report, Tally
+from cascade_train.data.select import rejected
+from cascade_train.data.shards import ShardCache, samples_in
+from cascade_train.data.spec import CaptionSpec, Dataset, StreamSource
+from cascade_train.data.tars import Group
+from cascade_train.errors import CascadeError
+
+if TYPE_CHECKING:
+    from cascade_train.host.base import Host
+
+SAID = ("streamed from remote shards: a step is reached by replaying the stream, epochs are approximate, and "
+        "shards "
+        "that change or fail change what comes after")
+
+_KEPT_BATCHES = 16
+_TOLD = 10
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A sample that was read and not decoded."""
+
+    entry: Entry
+    data: bytes
+    captions: tuple[str, ...]
+    bucket: int
+
+
+class OpenStream:
+    """Like `OpenDataset`, for streamed shards: ``len`` is 0 (not known), draws are made in sequence."""
+
+    crop_is_fixed = False
+
+    def __init__(self, dataset: Dataset, source: StreamSource, leaf: Dataset, buckets: Buckets, cache: Path,
+                 host: Host | None) -> None:
+        self.dataset = dataset
+        self.buckets: tuple[Bucket, ...] = tuple(buckets.bucket(i) for i in range(len(buckets.sizes)))
+        self.report = Report(samples=0, epoch=0, streamed=True, warnings=(SAID, *buckets.warnings()))
+        self._source, self._leaf, self._rule, self._host = source, leaf, buckets, host
+        self._shards = ShardCache(cache, host)
+        texts = dict.fromkeys((*leaf.filters, *dataset.filters))
+        self._filters = [Expression(text) for text in texts]
+        self._bad = Tally()
+        self._dropped = Tally()
+        self._good = 0
+        self._lock = threading.RLock()
+        self._at: tuple[int, int] | None = None
+        self._next = 0
+        self._batches: OrderedDict[int, list[int]] = OrderedDict()
+        self._held: dict[int, _Held] = {}
+        self._flow: Iterator[list[tuple[int, _Held]]] = iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def notes(self, batch_size: int) -> tuple[str, ...]:
+        return ()
+
+    def draws(self, seed: int, step: int, batch_size: int) -> tuple[Draw, ...]:
+        """What step ``step`` draws; steps in sequence are quick, others replay the stream."""
+        with self._lock:
+            if self._at != (seed, batch_size) or step < min(self._batches, default=self._next):
+                self._at, self._next = (seed, batch_size), 0
+                self._batches.clear()
+                self._held.clear()
+                self._flow = self._batched(seed, batch_size)
+            while self._next <= step:
+                batch = next(self._flow)
+                self._batches[self._next] = [number for number, _ in batch]
+                self._held.update(batch)
+                self._next += 1
+                while len(self._batches) > _KEPT_BATCHES:
+                    for number in self._batches.popitem(last=False)[1]:
+                        del self._held[number]
+            numbers = self._batches[step]
+            bucket = self.buckets[self._held[numbers[0]].bucket]
+        return draws_of(numbers, bucket.width, bucket.height, self.dataset.buckets, seed, step)
+
+    def _batched(self, seed: int, batch_size: int) -> Iterator[list[tuple[int, _Held]]]:
+        waiting: dict[int, list[tuple[int, _Held]]] = {}
+        for number, held in enumerate(self._shuffled(seed)):
+            batch = waiting.setdefault(held.bucket, [])
+            batch.append((number, held))
+            if len(batch) == batch_size:
+                yield waiting.pop(held.bucket)
+
+    def _shuffled(self, seed: int) -> Iterator[_Held]:
+        buffer: list[_Held] = []
+        size = max(1, self._source.shuffle)
+        for number, held in enumerate(self._epochs(seed)):
+            buffer.append(held)
+            if len(buffer) >= size:
+                at = mix(mix(seed + 0x51) ^ number) % len(buffer)
+                buffer[at], buffer[-1] = buffer[-1], buffer[at]
+                yield buffer.pop()
+
+    def _epochs(self, seed: int) -> Iterator[_Held]:
+        shards = self._source.shards
+        epoch = 0
+        while True:
+            order = deque(int(i) for i in permutation(len(shards), seed, 7, epoch))
+            seen = failed = 0
+            while order:
+                url = shards[order.popleft()]
+                try:
+                    path = self._shards.get(url)
+                except OSError as error:
+                    failed += 1
+                    self._note("shard cannot be fetched", f"{url} ({error})")
+                    continue
+                if order:
+                    self._shards.begin(shards[order[0]])
+                for held in self._samples(path, url):
+                    seen += 1
+                    yield held
+            if not seen:
+                none = failed == len(shards)
+                what = "no shard can be fetched" if none else "no sample is left in the shards"
+                raise CascadeError(what, where=shards[0], fix=self._left_out() or None)
+            epoch += 1
+
+    def _samples(self, path: Path, url: str) -> Iterator[_Held]:
+        def trouble(error: Exception) -> bool:
+            self._note("shard is cut off or damaged", f"{url} ({type(error).__name__})")
+            return False
+
+        for sample in samples_in(path, url, trouble):
+            held = self._take(sample)
+            if held is not None:
+                self._good += 1
+                yield held
+
+    def _take(self, sample: dict[str, Any]) -> _Held | None:
+        key = str(sample["__key__"])
+        group = Group()
+        picture: tuple[str, bytes] | None = None
+        for ending, data in sample.items():
+            if ending.startswith("__") or not isinstance(data, bytes):
+                continue
+            if ending.rpartition(".")[2] in EXTENSIONS:
+                if picture is None or ending in EXTENSIONS:
+                    picture = ending, data
+            elif ending.rpartition(".")[2] in ("txt", "caption", "json", "text", "tags", "cap"):
+                group.say("." + ending, data)
+        if picture is None:
+            self._note("no picture in this sample", key)
+            return None
+        seen = probe(io.BytesIO(picture[1]), len(picture[1]))
+        if group.bad or seen.bad:
+            self._note(group.bad or seen.bad, key)
+            return None
+        entry = Entry(f"{key}.{picture[0]}", size=len(picture[1]), crc=seen.crc, width=seen.width,
+                      height=seen.height, texts=json.dumps(group.texts), meta=as_json(group.meta))
+        reason = rejected(entry, self._filters) if self._filters else ""
+        if reason:
+            self._dropped.add(reason, key)
+            return None
+        bucket = int(self._rule.assign(np.array([entry.width]), np.array([entry.height]),
+                                       np.array([mix(entry.crc)], dtype=np.uint64))[0])
+        if bucket < 0 or bucket >= len(self.buckets):
+            self._dropped.add("too small", key)
+            return None
+        try:
+            captions = caption_rules.captions_of(self._leaf.captions, entry.name, group.texts, group.meta)
+        except Missing:
+            captions = None
+        if captions is None:
+            raise CascadeError(f"the sample {key} has no caption", where=str(sample.get("__url__", "")),
+                               fix="Name the metadata field that holds it, or choose a fallback in Caption "
+                                   "Options")
+        return _Held(entry, picture[1], captions, bucket)
+
+    def _note(self, reason: str, name: str) -> None:
+        self._bad.add(reason, name)
+        if "error" in (self.dataset.on_bad, self._leaf.on_bad):
+            raise CascadeError(f"bad sample or shard: {reason}", where=name, fix="Mend it, or skip bad "
+                                                                                 "samples")
+        if self._host is not None and self._bad.total <= _TOLD:
+            self._host.warn(f"skipped {name}: {reason}")
+        if self._bad.total > 100 and self._bad.total > self.dataset.max_bad * (self._bad.total + self._good):
+            raise CascadeError(f"more than {self.dataset.max_bad:.0%} of the samples are bad",
+                               where=self._left_out())
+
+    def _left_out(self) -> str:
+        return "; ".join(count.line() for count in (*self._bad.counts(), *self._dropped.counts()))
+
+    def bad_found(self) -> tuple[Count, ...]:
+        return self._bad.counts()
+
+    def view(self, draw: Draw) -> tuple[Any, ...]:
+        return draw.sample, draw.width, draw.height, draw.crop
+
+    def caption_spec(self, sample: int) -> CaptionSpec:
+        return self._leaf.captions
+
+    def key(self, sample: int) -> str:
+        return self._held[sample].entry.name
+
+    def captions(self, sample: int) -> tuple[str, ...]:
+        return self._held[sample].captions
+
+    def caption(self, draw: Draw) -> str:
+        return caption_rules.pick(self._leaf.captions, self._held[draw.sample].captions, draw.caption)
+
+    def load(self, draw: Draw) -> Loaded:
+        """Pixels and caption of a draw of one of the last steps; damage inside a picture is an error or,
+        where bad samples are skipped, another sample of the batch."""
+        with self._lock:
+            batch = next((numbers for numbers in self._batches.values() if draw.sample in numbers), [])
+            tried = [self._held[number] for number in (draw.sample, *(n for n in batch if n != draw.sample))]
+        spec, background = self.dataset.buckets, self.dataset.background
+        for held in tried:
+            need = needed(held.entry.width, held.entry.height, draw, spec)
+            try:
+                pixels = decode(held.data, background, need)
+            except BadImage as error:
+                self._note(str(error), held.entry.name)
+                continue
+            if need and spec.resize == "none":
+                pixels = fit(pixels, *need, resize="stretch")
+            pixels = fit(pixels, draw.width, draw.height, draw.crop, spec.resize, background)
+            caption = caption_rules.pick(self._leaf.captions, held.captions, draw.caption)
+            return Loaded(pixels, caption, held.entry.name)
+        raise CascadeError("no sample of this batch can be read")
