@@ -20,17 +20,6 @@ PARTS = {
     "text": "The text encoder's folder in Hugging Face layout (config.json, model.safetensors, tokenizer).",
     "image": "The CLIP vision encoder's folder in Hugging Face layout. Needed for image variations alone.",
 }
-FOLDERS = {
-    "stage_c": ("diffusion_models", "unet", "checkpoints"),
-    "stage_b": ("diffusion_models", "unet", "checkpoints"),
-    "stage_a": ("vae",),
-    "compressor": ("vae", "controlnet"),
-    "previewer": ("vae", "vae_approx"),
-    "text": ("text_encoders", "clip"),
-    "image": ("clip_vision",),
-}
-"""ComfyUI's model folders that each list is read from, as in `cascade_train.models.library`."""
-
 
 class LoadStableCascade(CascadeNode):
     ID = "CascadeLoadStableCascade"
@@ -65,9 +54,11 @@ class LoadStableCascade(CascadeNode):
     @classmethod
     def _files(cls, part: str, tip: str) -> Input:
         """A list of the files (or folders) there are; cheap, since it is made at every look at the node."""
+        from cascade_train.models.library import MODEL_FOLDERS
+
         host = getattr(cls, "host", None)
         found: dict[str, None] = {}
-        for kind in FOLDERS[part] if host is not None else ():
+        for kind in MODEL_FOLDERS[part] if host is not None else ():
             for root in host.folders.models.get(kind, ()):
                 found.update(dict.fromkeys(_listed(root, folders=part in ("text", "image"))))
         return choice((OFFICIAL, *sorted(found)), tip + " 'official name' looks for the official file.")

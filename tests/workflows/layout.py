@@ -14,10 +14,15 @@ from typing import Any
 
 from cascade_train.graph.schema import Input, inputs_of
 
-GAP, COLUMN_GAP, TITLE, SLOT, WIDGET = 40, 80, 34, 20, 26
+GAP, COLUMN_GAP, TITLE, SLOT, WIDGET = 60, 90, 34, 20, 26
 MARGIN, GROUP_TITLE = 20, 44
+PROGRESS = {"CascadeTrainSteps", "CascadeValidate", "CascadeSampleStageC", "CascadeDecodeStageB",
+            "CascadeDatasetPreview"}
+"""Nodes that the frontend makes higher by a line of text while they run."""
+
 WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
-COLOURS = {"models": "#3f789e", "data": "#3f7858", "training": "#8a5a2b", "validation": "#6b4c8c", "result": "#7d3f3f"}
+COLOURS = {"models": "#3f789e", "data": "#3f7858", "training": "#8a5a2b",
+           "validation": "#6b4c8c", "result": "#7d3f3f"}
 
 
 @dataclass
@@ -74,7 +79,7 @@ class Sheet:
         width = max(self.nodes[key].width for key in keys)
         for key in keys:
             node = self.nodes[key]
-            node.x, node.y = self.x, y
+            node.x, node.y, node.width = self.x, y, width
             y += node.height + GAP
         self.groups.append({
             "id": len(self.groups) + 1, "title": title, "color": COLOURS[colour], "font_size": 24, "flags": {},
@@ -84,7 +89,7 @@ class Sheet:
 
     def _height(self, kind: str, entries: list[Input], width: int, widgets: dict[str, Any]) -> int:
         slots = max(sum(entry.type not in WIDGETS for entry in entries), len(self.schemas[kind]["output"]))
-        height = 16 + slots * SLOT
+        height = 16 + slots * SLOT + (40 if kind in PROGRESS else 0)
         for entry in entries:
             if entry.options.get("multiline"):
                 lines = sum(len(textwrap.wrap(line, width // 7)) or 1 for line in str(widgets[entry.name]).split("\n"))
