@@ -109,8 +109,12 @@ class OpenDataset:
 
     def _order(self, batch_size: int) -> Order:
         chosen = self._selection
-        return Order(chosen.bucket_of, chosen.sizes, batch_size, whole=chosen.whole, fraction=chosen.fraction,
-                     group=chosen.part_of, leftovers=self.dataset.buckets.leftovers)
+        order = Order(chosen.bucket_of, chosen.sizes, batch_size, whole=chosen.whole, fraction=chosen.fraction,
+                      group=chosen.part_of, leftovers=self.dataset.buckets.leftovers)
+        if self._host is not None and self._host.rank == 0:
+            for note in order.notes:
+                self._host.warn(note)
+        return order
 
     def notes(self, batch_size: int) -> tuple[str, ...]:
         """What becomes of buckets smaller than the batch, one line each."""
@@ -257,6 +261,10 @@ class OpenDataset:
             raise CascadeError(f"more than {self.dataset.max_bad:.0%} of the samples are bad",
                                where="; ".join(count.line() for count in self.bad_found()),
                                fix="Mend or remove these files, or allow more bad samples")
+
+    def replaced(self, sample: int) -> bool:
+        """Whether another picture is shown for ``sample``, which turned out to be bad."""
+        return sample in self._bad_samples
 
     def bad_found(self) -> tuple[Any, ...]:
         """Samples that turned out to be bad when they were read (`report.Count`)."""

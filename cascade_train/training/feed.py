@@ -133,7 +133,7 @@ class LatentFeed:
         """Encode afresh, and keep in the store."""
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             made = self._encode(self._pixels.batch([draw], self._device))[0].float().cpu()
-        if self._store is not None:
+        if self._store is not None and not self._pixels.dataset.replaced(draw.sample):
             self._store.put(self._pixels.dataset.cache_key(draw), {"latent": made.numpy()})
         return made
 

@@ -1,0 +1,148 @@
+"""Before a run: encoders' results worked out ahead, and a look at what a network will be shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cascade_train.data.caches import Store, open_store, text_key
+from cascade_train.data.dataset import Draw, OpenDataset, open_dataset
+from cascade_train.data.spec import CacheSpec, Dataset
+from cascade_train.digest import digest
+from cascade_train.errors import CascadeError
+from cascade_train.models.spec import ModelsSpec, Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cascade_train.host.base import Host
+
+STABLE_CASCADE = (32, 768)
+"""Size multiple and native side where no models say otherwise."""
+
+_MOST_VARIANTS = 64
+"""Captions of one sample that are worked out ahead."""
+
+
+def store_for(dataset: Dataset, models: ModelsSpec, part: Part, host: Host) -> Store | None:
+    """The store of what ``part`` makes of the dataset's samples; None where the dataset is not to be cached.
+
+    Stores belong to a part's content, to runs laid over it and to the kind of device, whose rounding differs.
+    """
+    from cascade_train.models.library import part_file
+
+    spec = dataset.cache
+    wanted = {"compressor": "latents", "text": "text", "image": "images"}.get(part)
+    if spec is None or wanted is None or not getattr(spec, wanted):
+        return None
+    applied = models.applied if part == "text" else ()
+    name = digest([part, part_file(models, part).content, applied, models.precision,
+                   host.device.partition(":")[0]])
+    return open_store(host.folders.cache, wanted, name, f"{part} of {models.name}")  # type: ignore[arg-type]
+
+
+def with_caches(dataset: Dataset, models: ModelsSpec, *, latents: bool, texts: bool, crops: int, ahead: bool,
+                host: Host) -> Dataset:
+    """``dataset`` with caches on disk, worked out now where ``ahead``.
+
+    Raises:
+        CascadeError: the dataset is streamed, or cannot be opened.
+    """
+    if dataset.streamed:
+        raise CascadeError("streamed shards cannot be cached", fix="Copy the shards to this machine first")
+    random_crop = dataset.buckets.crop == "random" and dataset.buckets.resize in ("cover", "none")
+    buckets = replace(dataset.buckets, crops=crops) if random_crop else dataset.buckets
+    views_are_few = crops > 0 or not random_crop
+    spec = CacheSpec(latents=latents and views_are_few, text=texts, images=latents and views_are_few)
+    cached = replace(dataset, buckets=buckets, cache=spec)
+    if ahead:
+        _fill(cached, models, host)
+    return cached
+
+
+def _fill(dataset: Dataset, models: ModelsSpec, host: Host) -> None:
+    import torch
+
+    from cascade_train.models import library
+    from cascade_train.models.compressor import encode
+    from cascade_train.models.image import encode_image
+    from cascade_train.training.feed import LatentFeed, PixelFeed, TextFeed
+
+    sizes = library.geometry(models)
+    opened = open_dataset(dataset, multiple=sizes.size_multiple, native_side=sizes.native_side, host=host)
+    device = torch.device(host.device)
+    latents, texts = store_for(dataset, models, "compressor", host), store_for(dataset, models, "text", host)
+    images = store_for(dataset, models, "image", host) if library.has(models, "image") else None
+    stores = [store for store in (latents, texts, images) if store is not None]
+    pixels = PixelFeed(opened, remember=False)
+    with torch.inference_mode(False), torch.no_grad():
+        text_feed = None
+        feeds: list[tuple[LatentFeed, Store]] = []
+        if latents is not None:
+            compressor = library.part(models, "compressor", host.device)
+            feed = LatentFeed(pixels, lambda pictures: encode(compressor, pictures), device, latents)
+            feeds.append((feed, latents))
+        if images is not None:
+            encoder = library.part(models, "image", host.device)
+            feed = LatentFeed(pixels, lambda pictures: encode_image(encoder, pictures), device, images)
+            feeds.append((feed, images))
+        if texts is not None:
+            text_feed = TextFeed(library.part(models, "text", host.device), device, texts)
+        try:
+            for sample in range(host.rank, len(opened), host.world_size):
+                host.check_interrupt()
+                for feed, store in feeds:
+                    for draw in views(opened, sample):
+                        if opened.cache_key(draw) not in store:
+                            feed.make(draw)
+                if text_feed is not None and texts is not None:
+                    for caption in ("", *caption_variants(opened, sample)):
+                        if text_key(caption) not in texts:
+                            text_feed.make(caption)
+                host.progress(sample + 1, len(opened), f"cached {sample + 1} of {len(opened)} samples")
+        finally:
+            for store in stores:
+                store.flush()
+    for store in stores:
+        if store.trouble:
+            host.warn(f"the cache could not be written ({store.trouble}); "
+                      "what is missing is worked out again")
+
+
+def views(dataset: OpenDataset, sample: int) -> list[Draw]:
+    """A draw for every crop that ``sample`` may be shown with."""
+    bucket = dataset.bucket_of(sample)
+    return [Draw(0, sample, bucket.width, bucket.height, crop, 0.0) for crop in dataset.fixed_crops(sample)]
+
+
+def caption_variants(dataset: OpenDataset, sample: int) -> list[str]:
+    """The captions that ``sample`` may be drawn with, where they are few; [] where tags are varied."""
+    spec = dataset.caption_spec(sample)
+    if spec.shuffle_tags or spec.tag_dropout > 0:
+        return []
+    captions = dataset.captions(sample)[:_MOST_VARIANTS]
+    chances = [(index + 0.5) / len(captions) for index in range(len(captions))]
+    return [dataset.caption(Draw(0, sample, 0, 0, (0.5, 0.5), chance)) for chance in chances]
+
+
+def look_at(dataset: Dataset, models: Any, *, count: int, seed: int, batch_size: int,
+            host: Host) -> tuple[Tensor, str]:
+    """A grid (1, H, W, 3) of pictures as a run with ``seed`` shows them, and the dataset's report.
+
+    ``models`` may be None: then sizes are those of Stable Cascade.
+    """
+    import numpy as np
+    import torch
+
+    from cascade_train.data.preview import preview
+    from cascade_train.models.library import geometry
+
+    multiple, side = STABLE_CASCADE
+    factor = multiple
+    if models is not None:
+        sizes = geometry(models)
+        multiple, side, factor = sizes.size_multiple, sizes.native_side, sizes.latent_factor
+    opened = open_dataset(dataset, multiple=multiple, native_side=side, factor=factor, host=host)
+    grid = preview(opened, count, seed)
+    report = "\n".join((opened.report.text(), *opened.notes(batch_size)))
+    return torch.from_numpy(np.asarray(grid, dtype=np.float32) / 255.0)[None], report
