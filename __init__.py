@@ -24,10 +24,10 @@ NODE_CLASS_MAPPINGS: dict[str, Any] = {}
 NODE_DISPLAY_NAME_MAPPINGS: dict[str, str] = {}
 
 
-def _version_here() -> str:
-    text = (_ROOT / "cascade_train" / "__init__.py").read_text(encoding="utf-8")
-    found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
-    return found.group(1) if found else "unknown"
+def _version_of(file: Path) -> str | None:
+    """The version that the library's ``__init__.py`` states, read without importing it."""
+    found = re.search(r'^__version__ = "([^"]+)"', file.read_text(encoding="utf-8"), re.MULTILINE)
+    return found.group(1) if found else None
 
 
 def _from_file(name: str, folder: Path) -> ModuleType:
@@ -49,7 +49,7 @@ def _from_file(name: str, folder: Path) -> ModuleType:
 
 def _library() -> None:
     """Make ``cascade_train`` importable: installed in this very version, else from this folder."""
-    here = _version_here()
+    here = _version_of(_ROOT / "cascade_train" / "__init__.py")
     loaded = sys.modules.get("cascade_train")
     if loaded is not None:
         if getattr(loaded, "__version__", None) != here:
@@ -58,14 +58,16 @@ def _library() -> None:
                 f"{getattr(loaded, '__file__', '?')}; remove one of them"
             )
         return
-    if importlib.util.find_spec("cascade_train") is not None:
-        found = importlib.import_module("cascade_train")
-        if getattr(found, "__version__", None) == here:
+    found = importlib.util.find_spec("cascade_train")
+    if found is not None and found.origin and Path(found.origin).is_file():
+        # A folder of packs on sys.path makes a pack folder of that name look like the library: no version.
+        version = _version_of(Path(found.origin))
+        if version == here:
+            importlib.import_module("cascade_train")
             return
-        _log.warning("Cascade Train: %s is installed in %s; this folder's own %s is used instead",
-                     getattr(found, "__version__", "?"), found.__file__, here)
-        for name in [n for n in sys.modules if n == "cascade_train" or n.startswith("cascade_train.")]:
-            del sys.modules[name]
+        if version is not None:
+            _log.warning("Cascade Train: %s is installed in %s; this folder's own %s is used instead",
+                         version, found.origin, here)
     _from_file("cascade_train", _ROOT / "cascade_train")
 
 

@@ -22,6 +22,8 @@ LIVE_INTERVAL = 0.1
 """Least time between two redraws of the live line, in seconds."""
 PLAIN_INTERVAL = 15.0
 """Least time between two progress lines in a log file, in seconds."""
+MOST_TEXTS = 5
+"""Texts of an output that the table at the end repeats."""
 
 
 class Display(Protocol):
@@ -171,6 +173,8 @@ class Terminal:
             self._line(f"  {node.state:<8} {names[node.node_id]}{one_line(_reason(node, names), 1000)}")
             for path in files_of(node.ui, folders):
                 self._line(f"           {path}")
+            for text in _texts(node.ui)[:MOST_TEXTS]:
+                self._line("           " + one_line(text, 200))
         if self.traces:
             for node in report.failed:
                 if node.trace:

@@ -68,7 +68,8 @@ async def run_prompt_async(
         raise CascadeError(f"unknown node classes: {', '.join(unknown)}",
                            fix="Install the pack that has them (headless: --comfyui DIR)")
     checked, refused = coerced(prompt, registry)
-    live = LiveGraph(checked)
+    names = {name: str(getattr(cls, "DISPLAY_NAME", name)) for name, cls in classes.items()}
+    live = LiveGraph(checked, names)
     roots = _roots(live, registry, only)
     needed = _needed(live, registry, roots)
     refused = [r for r in refused if r.node_id in needed] + await refusals(checked, registry, needed)

@@ -35,6 +35,8 @@ def coerced(prompt: Prompt, registry: Registry) -> tuple[dict[str, dict[str, Any
             continue
         facts = registry[copy["class_type"]]
         for name, value in inputs.items():
+            if _is_numbered_link(value, prompt):
+                inputs[name] = value = [str(value[0]), value[1]]
             entry = facts.declared(name)
             if entry is None or is_link(value):
                 continue
@@ -43,6 +45,11 @@ def coerced(prompt: Prompt, registry: Registry) -> tuple[dict[str, dict[str, Any
             except (TypeError, ValueError, OverflowError):
                 refused.append(Refusal(node_id, name, f"{value!r} is not {_ARTICLES[entry[0]]}"))
     return out, refused
+
+
+def _is_numbered_link(value: Any, prompt: Prompt) -> bool:
+    """Scripts write ids as numbers: ``[4, 0]``."""
+    return isinstance(value, list) and len(value) == 2 and type(value[0]) is int and str(value[0]) in prompt
 
 
 _TYPES: dict[str, type] = {"INT": int, "FLOAT": float, "STRING": str, "BOOLEAN": bool}

@@ -37,8 +37,9 @@ class LiveGraph:
     written for ComfyUI call.
     """
 
-    def __init__(self, prompt: Prompt) -> None:
+    def __init__(self, prompt: Prompt, class_names: Mapping[str, str] | None = None) -> None:
         self.original = prompt
+        self._class_names = class_names or {}
         self.added: dict[str, Mapping[str, Any]] = {}
         self._parent: dict[str, str] = {}
         self._display: dict[str, str] = {}
@@ -84,8 +85,9 @@ class LiveGraph:
                 yield name, value[0], int(value[1])
 
     def title(self, node_id: str) -> str:
-        """What a person calls the node: its title, else its class."""
+        """What a person calls the node: its title, else its class's name."""
         node = self.get_node(node_id)
         meta = node.get("_meta")
         title = meta.get("title") if isinstance(meta, Mapping) else None
-        return str(title) if title else str(node.get("class_type", "?"))
+        class_type = str(node.get("class_type", "?"))
+        return str(title) if title else self._class_names.get(class_type, class_type)

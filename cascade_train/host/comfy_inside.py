@@ -71,7 +71,7 @@ def enter_comfyui(
         except ModuleNotFoundError as error:
             raise CascadeError(
                 f"ComfyUI needs the package '{error.name}', which this Python lacks", where=sys.executable,
-                fix=f"Run this command with ComfyUI's own Python, or: pip install -r {folder / 'requirements.txt'}",
+                fix=f"Use ComfyUI's own Python, or: pip install -r {folder / 'requirements.txt'}",
             ) from None
     return host, classes
 

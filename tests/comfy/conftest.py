@@ -22,8 +22,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACK_NAME = "Cascade Train - a copy (2)"
 WHY = (
-    "no ComfyUI here: set COMFYUI_PATH to its folder (git clone https://github.com/comfyanonymous/ComfyUI) and "
-    "COMFYUI_PYTHON to a Python that has its requirements.txt and this pack's installed"
+    "no ComfyUI here: set COMFYUI_PATH to its folder (git clone https://github.com/comfyanonymous/ComfyUI) "
+    "and COMFYUI_PYTHON to a Python that has its requirements.txt and this pack's installed"
 )
 
 
@@ -86,7 +86,8 @@ class Server:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
-            raise AssertionError(f"{path}: {error.code} {error.read().decode(errors='replace')[:2000]}") from None
+            said = error.read().decode(errors="replace")[:2000]
+            raise AssertionError(f"{path}: {error.code} {said}") from None
 
     def queue(self, prompt: dict[str, Any], workflow: Any = None) -> Queued:
         """Queue a prompt as the browser does, listening for what the server tells."""
@@ -138,9 +139,9 @@ class Queued:
                     seen += 1
                     if wanted(message):
                         return message
-                if self.server.process.poll() is not None or not self._news.wait(max(0.0, end - time.monotonic())):
-                    if time.monotonic() >= end or self.server.process.poll() is not None:
-                        raise AssertionError(f"no such message; the log ends:\n{tail(self.server.log)}")
+                self._news.wait(1.0)
+                if time.monotonic() >= end or self.server.process.poll() is not None:
+                    raise AssertionError(f"no such message; the log ends:\n{tail(self.server.log)}")
 
     def finished(self, seconds: float = 240) -> dict[str, Any]:
         """Wait for the end of the prompt; its last message."""

@@ -41,7 +41,8 @@ def test_comfyui_and_headless_give_the_same_weights_and_pictures(
     assert (ours / "same.safetensors").read_bytes() == (theirs / "same.safetensors").read_bytes()
     with Image.open(ours / "same_00001_.png") as a, Image.open(theirs / "same_00001_.png") as b:
         assert a.tobytes() == b.tobytes()
-        assert json.loads(a.info["prompt"]).keys() == json.loads(b.info["prompt"]).keys() == graph.prompt.keys()
+        prompts = [json.loads(picture.info["prompt"]) for picture in (a, b)]
+        assert prompts[0].keys() == prompts[1].keys() == graph.prompt.keys()
         assert json.loads(b.info["workflow"]) == workflow
 
 
@@ -68,7 +69,8 @@ def test_an_interrupted_training_goes_on_where_it_was_and_ends_the_same(
     graph.add("CascadeExportRun", run=[run, 0], filename="stopped")
     before = set((server.output / "cascade" / "runs").glob("*"))
     queued = server.queue(graph.prompt)
-    queued.wait_for(lambda m: m["type"] == "progress" and m["data"]["node"] == run and m["data"]["value"] >= 3)
+    queued.wait_for(
+        lambda m: m["type"] == "progress" and m["data"]["node"] == run and m["data"]["value"] >= 3)
     server.post("/interrupt", {})
     assert queued.finished(60)["type"] == "execution_interrupted"
     (folder,) = set((server.output / "cascade" / "runs").glob("*")) - before
