@@ -49,7 +49,9 @@ def copy(target: Path) -> Path:
     return target
 
 
-def open_door(folder: Path, *, blocked: str = "", installed: Path | None = None) -> tuple[dict[str, Any], str]:
+def open_door(
+    folder: Path, *, blocked: str = "", installed: Path | None = None
+) -> tuple[dict[str, Any], str]:
     """Open the pack in ``folder`` in a fresh process; what came of it, and what it logged."""
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     if installed is not None:
