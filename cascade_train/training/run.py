@@ -249,16 +249,16 @@ def _warn_past_schedule(goal: Position, host: Host) -> None:
 def _check(spec: RunSpec) -> None:
     """CascadeError for settings that cannot train."""
     for what, value, low in (("batch size", spec.batch_size, 1), ("accumulation", spec.accumulation, 1),
-                             ("total steps", spec.total_steps, 1)):
+                             ("planned total of steps", spec.total_steps, 1)):
         if value < low:
-            raise CascadeError(f"a {what} of {value}", fix=f"Use {low} or more")
+            raise CascadeError(f"the {what} is {value}", fix=f"Use {low} or more")
     for what, share in (("caption dropout", spec.caption_dropout), ("image share", spec.image_share)):
         if not 0 <= share <= 1:
-            raise CascadeError(f"a {what} of {share}", fix="Use a share from 0 to 1")
+            raise CascadeError(f"the {what} is {share}", fix="Use a share from 0 to 1")
     if spec.optimizer.learning_rate < 0:
-        raise CascadeError(f"a learning rate of {spec.optimizer.learning_rate}", fix="Use 0 or more")
+        raise CascadeError(f"the learning rate is {spec.optimizer.learning_rate}", fix="Use 0 or more")
     if not 0 <= spec.optimizer.ema < 1:
-        raise CascadeError(f"an EMA decay of {spec.optimizer.ema}", fix="Use 0 (none) to just under 1")
+        raise CascadeError(f"the EMA decay is {spec.optimizer.ema}", fix="Use 0 (none) to just under 1")
 
 
 def duration(seconds: float) -> str:

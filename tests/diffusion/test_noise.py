@@ -14,8 +14,13 @@ from cascade_train.diffusion import noise
 
 def test_a_sample_keeps_its_noise_however_the_batch_is_split() -> None:
     whole = noise.normals(7, 123, range(8), (4, 3, 5))
-    parts = torch.cat([noise.normals(7, 123, [0, 1, 2], (4, 3, 5)), noise.normals(7, 123, [3], (4, 3, 5)),
-                       noise.normals(7, 123, range(4, 8), (4, 3, 5))])
+    parts = torch.cat(
+        [
+            noise.normals(7, 123, [0, 1, 2], (4, 3, 5)),
+            noise.normals(7, 123, [3], (4, 3, 5)),
+            noise.normals(7, 123, range(4, 8), (4, 3, 5)),
+        ]
+    )
     assert torch.equal(whole, parts)
     chances = noise.uniforms(7, 123, range(8), noise.TIME)
     assert torch.equal(chances[5:], noise.uniforms(7, 123, [5, 6, 7], noise.TIME))
@@ -29,12 +34,17 @@ def test_another_seed_step_sample_or_purpose_is_other_noise(changed: dict) -> No
 
 
 def test_another_process_draws_the_same(tmp_path: object) -> None:
-    code = ("from cascade_train.diffusion.noise import normals, uniforms; "
-            "print(normals(-3, 9, [2], (3,)).tolist(), uniforms(2**70, 9, [4], 1).tolist())")
-    answers = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-               for _ in range(2)}
-    assert answers == {f"{noise.normals(-3, 9, [2], (3,)).tolist()} "
-                       f"{noise.uniforms(2**70, 9, [4], 1).tolist()}\n"}
+    code = (
+        "from cascade_train.diffusion.noise import normals, uniforms; "
+        "print(normals(-3, 9, [2], (3,)).tolist(), uniforms(2**70, 9, [4], 1).tolist())"
+    )
+    answers = {
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    }
+    assert answers == {
+        f"{noise.normals(-3, 9, [2], (3,)).tolist()} {noise.uniforms(2**70, 9, [4], 1).tolist()}\n"
+    }
 
 
 def test_noise_is_normal_and_chances_are_even() -> None:

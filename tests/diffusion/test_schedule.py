@@ -21,9 +21,14 @@ REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text(enco
 def test_the_reference_trainer_gives_the_same_numbers(what: str) -> None:
     log_snr = schedule.logsnr(torch.tensor(REFERENCE["t"]))
     a, b = schedule.alpha_sigma(log_snr)
-    ours = {"logsnr": log_snr, "time_input": schedule.time_input(log_snr), "a": a, "b": b,
-            "p2": weighting.p2(log_snr)}[what]
-    # what is compared was computed in fp32, where logSNR 9.2 has a rounding step of 1e-6 before it is taken apart
+    ours = {
+        "logsnr": log_snr,
+        "time_input": schedule.time_input(log_snr),
+        "a": a,
+        "b": b,
+        "p2": weighting.p2(log_snr),
+    }[what]
+    # both are fp32, where a rounding step of logSNR 9.2 is 1e-6
     torch.testing.assert_close(ours, torch.tensor(REFERENCE[what]), rtol=1e-5, atol=1e-5)
 
 

@@ -1,0 +1,211 @@
+"""A run is a value: what was trained is found again, and the way to it does not matter."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cascade_train.errors import CascadeError
+from cascade_train.models.spec import ModelsSpec
+from cascade_train.training import run
+from cascade_train.training.apply import apply_trained
+
+
+def test_queueing_the_same_graph_again_trains_nothing(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    first = studio.CountingHost(tmp_path)
+    position, metrics = run.train(run.start(studio.spec("lora", models), first), 4, host=first)
+    assert first.trained == 4 and [row["step"] for row in metrics.rows] == [1, 2, 3, 4]
+    again = studio.CountingHost(tmp_path)
+    second, same = run.train(run.start(studio.spec("lora", models), again), 4, host=again)
+    assert again.trained == 0 and second == position and same == metrics
+
+
+def test_three_blocks_of_two_are_one_block_of_six(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    host = studio.CountingHost(tmp_path / "blocks")
+    position = run.start(studio.spec("lora", models), host)
+    for _ in range(3):
+        run.release()  # as when each block runs in a session of its own
+        position, metrics = run.train(position, 2, host=host)
+    whole_host = studio.CountingHost(tmp_path / "whole")
+    whole, whole_metrics = run.train(run.start(studio.spec("lora", models), whole_host), 6, host=whole_host)
+    assert position.name == whole.name
+    assert studio.fingerprint(position) == studio.fingerprint(whole)
+    losses = [(row["step"], row["loss"], row["lr"]) for row in metrics.rows]
+    assert losses == [(row["step"], row["loss"], row["lr"]) for row in whole_metrics.rows]
+
+
+def test_changing_the_last_blocks_rate_retrains_it_alone_from_the_exact_state(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    host = studio.CountingHost(tmp_path / "edited")
+    middle, _ = run.train(run.start(studio.spec("lora", models), host), 3, host=host)
+    first, _ = run.train(middle, 2, host=host)
+    host.trained = 0
+    other, metrics = run.train(middle, 2, host=host, learning_rate=1e-4)
+    assert host.trained == 2 and other.name != first.name and other.step == first.step
+    assert metrics.rows[-1]["lr"] == pytest.approx(1e-4) and len(metrics.rows) == 5
+    fresh = studio.CountingHost(tmp_path / "fresh")
+    straight, _ = run.train(run.start(studio.spec("lora", models), fresh), 3, host=fresh)
+    straight, _ = run.train(straight, 2, host=fresh, learning_rate=1e-4)
+    assert studio.fingerprint(straight) == studio.fingerprint(other)
+    # both branches stay, each with its own metrics
+    assert run.metrics(first)[-1]["lr"] == pytest.approx(1e-3) and run.metrics(other)[-1]["lr"] < 2e-4
+    assert run.metrics(first)[:3] == run.metrics(other)[:3]
+
+
+def test_looking_at_a_run_between_blocks_changes_nothing(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    """Validation, export and preview in any order, with their own use of torch's random state."""
+    import torch
+
+    from cascade_train.models import library
+
+    def look(position: run.Position) -> None:
+        torch.manual_seed(1)
+        torch.rand(3)
+        applied = apply_trained(position.spec.models, position)
+        library.part(applied, "stage_c")
+        library.part(applied, "text")
+        run.trained(position)
+
+    fingerprints = set()
+    for name, looks in (("never", ()), ("between", (1,)), ("always", (0, 1, 2))):
+        run.release()
+        host = studio.CountingHost(tmp_path / name)
+        position = run.start(studio.spec("lora", models), host)
+        for block in range(3):
+            position, _ = run.train(position, 1, host=host)
+            if block in looks:
+                look(position)
+        fingerprints.add(studio.fingerprint(position))
+    assert len(fingerprints) == 1
+
+
+def test_training_leaves_the_callers_random_state_and_models_alone(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    import torch
+
+    from cascade_train.models import library
+
+    before = {name: value.clone() for name, value in library.part(models, "stage_c").state_dict().items()}
+    host = studio.CountingHost(tmp_path)
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    run.train(run.start(studio.spec("stage_c", models), host), 2, host=host)
+    assert torch.equal(torch.rand(4), expected)
+    after = library.part(models, "stage_c").state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_training_works_where_comfyui_has_inference_mode_on(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    import torch
+
+    from cascade_train.models import library
+
+    library.forget()
+    host = studio.CountingHost(tmp_path / "inside")
+    with torch.inference_mode():
+        inside, _ = run.train(run.start(studio.spec("lora", models), host), 2, host=host)
+    outside_host = studio.CountingHost(tmp_path / "outside")
+    outside, _ = run.train(run.start(studio.spec("lora", models), outside_host), 2, host=outside_host)
+    assert studio.fingerprint(inside) == studio.fingerprint(outside)
+
+
+def test_the_run_folder_can_be_read_by_a_person(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    host = studio.CountingHost(tmp_path)
+    position, _ = run.train(run.start(studio.spec("lora", models, label="my cat"), host), 2, host=host)
+    folder = Path(position.folder)
+    described = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    assert described["label"] == "my cat" and described["digest"] == folder.name
+    assert described["spec"]["target"]["tokens"]["new"] == [["concept", "^(star|cross)</w>$"]]
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    (checkpoint,) = (folder / "checkpoints").iterdir()
+    assert checkpoint.name.startswith("00000002-")
+    assert not list(folder.rglob("*.part")) and not (folder / "holder.json").exists()
+
+
+def test_the_name_of_a_run_is_what_determines_its_weights(studio: ModuleType, models: ModelsSpec) -> None:
+    base = studio.spec("lora", models)
+    assert replace(base, label="another name").digest == base.digest
+    for change in (
+        {"seed": 1},
+        {"batch_size": 4},
+        {"caption_dropout": 0.5},
+        {"optimizer": replace(base.optimizer, ema=0.5)},
+        {"target": replace(base.target, rank=3)},
+    ):
+        assert replace(base, **change).digest != base.digest
+
+
+def test_progress_tells_step_loss_and_time_left(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    host = studio.CountingHost(tmp_path)
+    run.train(run.start(studio.spec("lora", models), host), 3, host=host)
+    last = host.sink.texts[-1]
+    assert host.sink.steps[-1] == 3 and last.startswith("step 3/3 · loss ") and last.endswith("0 s left")
+    assert run.duration(59.6) == "1 min 00 s" and run.duration(7500) == "2 h 05 min"
+
+
+def test_a_preview_is_drawn_from_the_state_of_the_moment(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "PREVIEW_SECONDS", 0.0)
+    seen = []
+    host = studio.CountingHost(tmp_path)
+    run.train(
+        run.start(studio.spec("lora", models), host),
+        2,
+        host=host,
+        preview=lambda state, position: seen.append((state.kind, position.step)),
+    )
+    assert seen == [("lora", 1), ("lora", 2)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 0}, "the batch size is 0"),
+        ({"caption_dropout": 1.5}, "the caption dropout is 1.5"),
+        ({"total_steps": 0}, "the planned total of steps is 0"),
+    ],
+)
+def test_settings_that_cannot_train_are_refused_at_once(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path, change: dict, message: str
+) -> None:
+    with pytest.raises(CascadeError, match=message):
+        run.start(studio.spec("lora", models, **change), studio.CountingHost(tmp_path))
+
+
+def test_what_was_never_trained_is_told(studio: ModuleType, models: ModelsSpec, tmp_path: Path) -> None:
+    host = studio.CountingHost(tmp_path)
+    position = run.start(studio.spec("lora", models), host)
+    assert apply_trained(models, position) == models
+    with pytest.raises(CascadeError, match="step 0 of this run is not on disk"):
+        run.trained(position)
+
+
+def test_steps_past_the_end_of_a_schedule_are_warned_of(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    host = studio.CountingHost(tmp_path)
+    base = studio.spec("lora", models, total_steps=2)
+    base = replace(base, optimizer=replace(base.optimizer, schedule="cosine", warmup=0))
+    run.train(run.start(base, host), 3, host=host)
+    assert any("reaches 0 at step 2" in warning for warning in host.sink.warnings)
