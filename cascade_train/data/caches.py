@@ -46,7 +46,7 @@ class Store:
         self._flushed = time.monotonic()
         self._shards: list[Path] = []
         self._known: set[str] = set()
-        self._keys = np.empty(0, dtype="S16")
+        self._keys = np.empty(0, dtype=np.uint64)
         self._shard_of = np.empty(0, dtype=np.int32)
         self._handles: OrderedDict[int, Any] = OrderedDict()
         self._looked = -1e9
@@ -106,8 +106,7 @@ class Store:
             self._pending_bytes = 0
 
     def _find(self, key: str) -> int | None:
-        wanted = np.bytes_(bytes.fromhex(key))
-        # A bytes array drops trailing zeros when read back, but compares as if they were there.
+        wanted = _short(key)
         at = int(np.searchsorted(self._keys, wanted))
         if at < len(self._keys) and self._keys[at] == wanted:
             return int(self._shard_of[at])
@@ -155,11 +154,16 @@ class Store:
     def _add(self, path: Path, keys: list[str]) -> None:
         self._known.add(path.name)
         self._shards.append(path)
-        fresh = np.array([bytes.fromhex(key) for key in keys], dtype="S16")
+        fresh = np.array([_short(key) for key in keys], dtype=np.uint64)
         joint = np.concatenate([self._keys, fresh])
         owners = np.concatenate([self._shard_of, np.full(len(keys), len(self._shards) - 1, dtype=np.int32)])
         order = np.argsort(joint, kind="stable")
         self._keys, self._shard_of = joint[order], owners[order]
+
+
+def _short(key: str) -> np.uint64:
+    """The first half of a key, which finds its shard; the shard knows it whole."""
+    return np.uint64(int(key[:16], 16))
 
 
 def _damaged() -> type[Exception]:

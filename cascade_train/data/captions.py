@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from cascade_train.data.expressions import Expression, Missing, field_of
 from cascade_train.data.index import split_ending
 from cascade_train.data.order import permutation, raw, unit
 from cascade_train.data.spec import CaptionSpec
 
 
 @lru_cache(maxsize=64)
-def _getter(text: str) -> Any:
-    from cascade_train.data.expressions import Expression
+def _getter(text: str) -> Expression:
     return Expression(text)
 
 
@@ -23,18 +23,6 @@ def _strings(value: Any) -> tuple[str, ...]:
     if isinstance(value, (list, tuple)):
         return tuple(text for item in value if isinstance(item, str) and (text := item.strip()))
     return ()
-
-
-def field_of(meta: Mapping[str, Any], name: str) -> Any:
-    """``meta[name]``, or with dots the field inside a field; None where there is none."""
-    if name in meta:
-        return meta[name]
-    value: Any = meta
-    for part in name.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return None
-        value = value[part]
-    return value
 
 
 def captions_of(spec: CaptionSpec, name: str, texts: Mapping[str, str], meta: Mapping[str, Any],
@@ -67,8 +55,11 @@ def _found(spec: CaptionSpec, name: str, texts: Mapping[str, str], meta: Mapping
     if spec.source == "folder name":
         return (words(name.rpartition("/")[0].rpartition("/")[2] or folder),)
     if spec.getter:
-        fields = {**meta, **{kind[1:]: text for kind, text in texts.items()}}
-        return _strings(_getter(spec.getter).value(fields))
+        fields = {**meta, **{kind[1:]: text.strip() for kind, text in texts.items()}}
+        try:
+            return _strings(_getter(spec.getter).value(fields))
+        except Missing:
+            return ()
     if spec.source == "beside":
         for kind in _kinds(spec):
             if kind in texts:

@@ -109,8 +109,9 @@ class OpenDataset:
 
     def _order(self, batch_size: int) -> Order:
         chosen = self._selection
-        order = Order(chosen.bucket_of, chosen.sizes, batch_size, whole=chosen.whole, fraction=chosen.fraction,
-                      group=chosen.part_of, leftovers=self.dataset.buckets.leftovers)
+        order = Order(chosen.bucket_of, chosen.sizes, batch_size, whole=chosen.whole,
+                      fraction=chosen.fraction, group=chosen.part_of,
+                      leftovers=self.dataset.buckets.leftovers)
         if self._host is not None and self._host.rank == 0:
             for note in order.notes:
                 self._host.warn(note)

@@ -22,6 +22,18 @@ class Missing(Exception):
     """The sample lacks a field that the expression needs; the message is the field's name."""
 
 
+def field_of(meta: Mapping[str, Any], name: str) -> Any:
+    """``meta[name]``, or with dots the field inside a field; None where there is none."""
+    if name in meta:
+        return meta[name]
+    value: Any = meta
+    for part in name.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
 def _small(value: Any) -> Any:
     if isinstance(value, (str, list, tuple)) and len(value) > 100_000:
         raise ValueError("too long")
@@ -122,24 +134,21 @@ def _parse(text: str) -> ast.Expression:
 def normalise(text: str) -> str:
     """The plain expression that ``text`` means.
 
-    Accepts a plain expression, and the reference's ``[field, 'lambda s: s > 4.5']`` (also with the list's
-    brackets left out), whose parameter stands for the field.
+    Accepts a plain expression, and the reference's ``[field, 'lambda s: s > 4.5']`` (the brackets and the
+    quotes may be left out), whose parameter stands for the field.
 
     Raises:
         CascadeError: it is no expression, or holds something that is not allowed.
     """
     tree = _parse(text)
     body = tree.body
-    if isinstance(body, (ast.List, ast.Tuple)) and len(body.elts) == 2 \
-            and isinstance(body.elts[0], ast.Constant) and isinstance(body.elts[0].value, str):
-        inner = body.elts[1]
-        if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
-            inner = _parse(inner.value).body
-        if isinstance(inner, ast.Lambda):
-            body = _inline(inner, body.elts[0].value, text)
-    elif isinstance(body, (ast.List, ast.Tuple)):
-        raise CascadeError(f"the filter '{text}' is not understood",
-                           fix="Write [field, 'lambda s: s > 4.5'], or a plain expression")
+    if isinstance(body, (ast.List, ast.Tuple)) and len(body.elts) == 2:
+        field, inner = body.elts
+        name = field.id if isinstance(field, ast.Name) else getattr(field, "value", None)
+        if isinstance(inner, ast.Constant) and str(inner.value).lstrip().startswith("lambda"):
+            inner = _parse(str(inner.value)).body
+        if isinstance(name, str) and isinstance(inner, ast.Lambda):
+            body = _inline(inner, name, text)
     _check(body, text)
     return ast.unparse(ast.fix_missing_locations(body))
 
@@ -147,7 +156,12 @@ def normalise(text: str) -> str:
 def filter_lines(text: str) -> tuple[str, ...]:
     """The filters in ``text``, one a line, as plain expressions; empty lines and ``#`` comments go."""
     lines = (line.strip() for line in text.splitlines())
-    return tuple(normalise(line) for line in lines if line and not line.startswith("#"))
+    filters = tuple(normalise(line) for line in lines if line and not line.startswith("#"))
+    for text in filters:
+        if isinstance(_parse(text).body, (ast.List, ast.Tuple)):
+            raise CascadeError(f"the filter '{text}' is not understood",
+                               fix="Write [field, 'lambda s: s > 4.5'], or a plain expression")
+    return filters
 
 
 def _inline(function: ast.Lambda, field: str, text: str) -> ast.expr:
@@ -192,8 +206,6 @@ class Expression:
             Exception: whatever the evaluation of such values raises (a comparison of text and number, …).
         """
         from simpleeval import NameNotDefined
-
-        from cascade_train.data.captions import field_of
 
         def field(name: Any) -> Any:
             found = field_of(fields, str(name))

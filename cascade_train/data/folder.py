@@ -294,7 +294,8 @@ def table_rows(path: Path) -> Iterator[dict[str, Any]]:
     text = read_text(path.read_bytes())
     if ending == ".csv":
         for row in csv.DictReader(io.StringIO(text, newline="")):
-            yield {str(key): _number(value) for key, value in row.items() if key is not None}
+            yield {key: value if key in NAME_FIELDS else _number(value)
+                   for key, value in row.items() if isinstance(key, str)}
         return
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():

@@ -17,8 +17,8 @@ EXTENSIONS = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif
                         "tif", "tiff"))
 """File name endings that are taken for pictures."""
 
-MAX_PIXELS = 250_000_000
-"""Larger pictures are refused as decompression bombs."""
+MAX_PIXELS = 178_956_970
+"""Larger pictures are refused as decompression bombs (Pillow's own limit, whatever a host sets it to)."""
 
 _ORIENTATION = 0x0112
 _TURNED = (5, 6, 7, 8)
@@ -91,6 +91,8 @@ def looks_whole(data_start: bytes, data_end: bytes, size: int) -> bool:
         return int.from_bytes(data_start[4:8], "little") + 8 <= size
     if data_start.startswith(b"GIF8"):
         return data_end.endswith(b";")
+    if data_start.startswith(b"BM"):
+        return int.from_bytes(data_start[2:6], "little") <= size
     return False
 
 

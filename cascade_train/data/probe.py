@@ -94,6 +94,8 @@ def probe(handle: BinaryIO, size: int) -> Probe:
     crc = zlib.crc32(end, zlib.crc32(start))
     if not any(start):
         return Probe(crc=crc, bad="nothing but zeros")
+    if start.startswith(b"\xff\xd8") and not any(end[-512:]) and b"\xff\xd9" not in end.rstrip(b"\0")[-64:]:
+        return Probe(crc=crc, bad="truncated")  # room was made for a download that never came to its end
     handle.seek(0)
     try:
         width, height = upright_size(open_image(handle))

@@ -218,9 +218,6 @@ def _captioned(entry: Entry, reader: Reader, dataset: Dataset, tallies: _Tallies
     try:
         captions = captions_of(dataset.captions, entry.name, entry.caption_files(), entry.metadata(),
                                reader.label)
-    except Missing as error:
-        tallies.uncaptioned.add(f"without the field {error}", shown(entry.name))
-        return False
     except CascadeError:
         raise
     except Exception as error:

@@ -22,7 +22,7 @@ import numpy as np
 from cascade_train.data import captions as caption_rules
 from cascade_train.data.buckets import Bucket, Buckets
 from cascade_train.data.dataset import Draw, Loaded, draws_of, needed
-from cascade_train.data.expressions import Expression, Missing
+from cascade_train.data.expressions import Expression
 from cascade_train.data.folder import as_json
 from cascade_train.data.order import mix, permutation
 from cascade_train.data.pixels import EXTENSIONS, BadImage, decode, fit
@@ -191,8 +191,11 @@ class OpenStream:
             return None
         try:
             captions = caption_rules.captions_of(self._leaf.captions, entry.name, group.texts, group.meta)
-        except Missing:
-            captions = None
+        except CascadeError:
+            raise
+        except Exception as error:  # whatever the person's expression does with this sample's values
+            self._note(f"caption expression: {error}", key)
+            return None
         if captions is None:
             raise CascadeError(f"the sample {key} has no caption", where=str(sample.get("__url__", "")),
                                fix="Name the metadata field that holds it, or choose a fallback in Caption "

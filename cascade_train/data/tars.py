@@ -168,6 +168,10 @@ def _entries(path: Path, facts: dict[str, Any], tell: Tell | None) -> Iterator[E
             _take(group, handle, name, ending, offset, length, bad)
             if tell and number % 256 == 0:
                 tell(offset, size, f"indexing {path.name}")
+    if cut and groups:
+        last = next(reversed(groups.values()))
+        if not last.texts and not last.meta:  # what lay beside it is behind the cut
+            last.bad = last.bad or "the tar is cut off here"
     for key in sorted(groups, key=to_blob):
         group = groups[key]
         said = json.dumps(group.texts, ensure_ascii=False)

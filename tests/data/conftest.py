@@ -64,13 +64,17 @@ def opened(tmp_path: Path) -> Callable[..., OpenDataset]:
 def make_tar(tmp_path: Path) -> Callable[..., Path]:
     """A WebDataset tar of (key, picture bytes, caption or None, metadata or None)."""
 
-    def make(samples: list[tuple[str, bytes | None, str | None, dict | None]],
-             name: str = "0000.tar") -> Path:
+    def make(
+        samples: list[tuple[str, bytes | None, str | None, dict | None]], name: str = "0000.tar"
+    ) -> Path:
         path = tmp_path / name
         with tarfile.open(path, "w") as tar:
             for key, picture, caption, meta in samples:
-                for ending, data in (("png", picture), ("txt", caption and caption.encode("utf-8")),
-                                     ("json", meta and json.dumps(meta).encode("utf-8"))):
+                for ending, data in (
+                    ("png", picture),
+                    ("txt", caption and caption.encode("utf-8")),
+                    ("json", meta and json.dumps(meta).encode("utf-8")),
+                ):
                     if data is not None and data is not False:
                         info = tarfile.TarInfo(f"{key}.{ending}")
                         info.size = len(data)

@@ -46,7 +46,7 @@ def test_every_epoch_of_every_bucket_is_a_permutation(buckets: list[int], batch:
         members = np.flatnonzero(bucket_of == bucket).tolist()
         if len(members) >= batch:
             for first in range(0, len(stream) - len(members) + 1, len(members)):
-                assert sorted(stream[first:first + len(members)]) == members
+                assert sorted(stream[first : first + len(members)]) == members
         else:
             assert set(stream) == set(members)
 
@@ -80,9 +80,11 @@ def test_the_order_does_not_depend_on_what_was_asked_before() -> None:
 
 
 def test_another_process_draws_the_same() -> None:
-    code = ("import numpy as np; from cascade_train.data.order import Order; "
-            "o=Order(np.array([0,1]*20,dtype=np.int32),[(64,64),(48,80)],3); "
-            "print([o.at(11,s)[1].tolist() for s in (0,17,400)])")
+    code = (
+        "import numpy as np; from cascade_train.data.order import Order; "
+        "o=Order(np.array([0,1]*20,dtype=np.int32),[(64,64),(48,80)],3); "
+        "print([o.at(11,s)[1].tolist() for s in (0,17,400)])"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     order = Order(np.array([0, 1] * 20, dtype=np.int32), SIZES[:2], 3)
     assert said.strip() == str([order.at(11, step)[1].tolist() for step in (0, 17, 400)])

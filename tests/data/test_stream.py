@@ -27,7 +27,8 @@ def server(tmp_path: Path) -> Iterator[str]:
             return
 
     serving = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Handler, directory=str(tmp_path)))
+        ("127.0.0.1", 0), functools.partial(Handler, directory=str(tmp_path))
+    )
     thread = threading.Thread(target=serving.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{serving.server_address[1]}"
@@ -37,8 +38,16 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def shards(make_tar: Callable[..., Path]) -> list[Path]:
-    return [make_tar([(f"{shard}{n:03}", encoded(photo(80, 72 + 8 * (n % 3), n)), f"{shard} {n}", {"n": n})
-                      for n in range(12)], f"{shard}.tar") for shard in "abc"]
+    return [
+        make_tar(
+            [
+                (f"{shard}{n:03}", encoded(photo(80, 72 + 8 * (n % 3), n)), f"{shard} {n}", {"n": n})
+                for n in range(12)
+            ],
+            f"{shard}.tar",
+        )
+        for shard in "abc"
+    ]
 
 
 def stream(urls: list[str], tmp_path: Path, cache: str = "cache", **settings: object) -> object:
@@ -54,8 +63,9 @@ def test_shards_stream_through_a_local_copy(server: str, shards: list[Path], tmp
     assert any("replaying" in warning for warning in opened.report.warnings), "it says what cannot hold"
 
 
-def test_a_resumed_stream_shows_what_an_uninterrupted_one_would(server: str, shards: list[Path],
-                                                                tmp_path: Path) -> None:
+def test_a_resumed_stream_shows_what_an_uninterrupted_one_would(
+    server: str, shards: list[Path], tmp_path: Path
+) -> None:
     urls = [f"{server}/{s}.tar" for s in "abc"]
     straight = stream(urls, tmp_path)
     wanted = [[straight.caption(d) for d in straight.draws(3, step, 4)] for step in range(14)]
@@ -75,7 +85,7 @@ def test_batches_keep_to_one_bucket(server: str, shards: list[Path], tmp_path: P
 
 def test_missing_and_half_shards_are_named(server: str, shards: list[Path], tmp_path: Path) -> None:
     half = shards[1].read_bytes()
-    shards[1].write_bytes(half[:len(half) // 2 + 100])
+    shards[1].write_bytes(half[: len(half) // 2 + 100])
     opened = stream([f"{server}/{s}.tar" for s in ("a", "b", "gone")], tmp_path)
     for step in range(12):
         opened.draws(0, step, 2)
@@ -90,7 +100,9 @@ def test_nothing_to_fetch_is_an_error_at_once(server: str, tmp_path: Path) -> No
         opened.draws(0, 0, 1)
 
 
-def test_filters_that_leave_nothing_do_not_wait_for_ever(server: str, shards: list[Path], tmp_path: Path) -> None:
+def test_filters_that_leave_nothing_do_not_wait_for_ever(
+    server: str, shards: list[Path], tmp_path: Path
+) -> None:
     opened = stream([f"{server}/a.tar"], tmp_path, filters=("n > 99",))
     with pytest.raises(CascadeError, match="no sample is left"):
         opened.draws(0, 0, 1)
