@@ -1,0 +1,119 @@
+"""What Export Run writes: read back by this library, and where it may write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cascade_train.errors import CascadeError
+from cascade_train.formats import lora
+from cascade_train.formats.export import export_path, export_stamp, export_trained
+from cascade_train.host.headless import headless_folders
+from cascade_train.models import build, nano_parts
+from cascade_train.models.spec import ModelsSpec, PartFile
+from cascade_train.models.weights import read_header, read_tensors, write_tensors
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> ModelsSpec:
+    """Stage C at nano's smallest widths, as a file."""
+    torch.manual_seed(0)
+    config = nano_parts.config("stage_c", "quick")
+    network = build.build("stage_c", config)
+    file = tmp_path / "models" / "stage_c.safetensors"
+    write_tensors(file, build.file_tensors("stage_c", network), config)
+    return ModelsSpec(name="quick", parts=(PartFile("stage_c", "quick", str(file)),))
+
+
+def test_full_weights_load_again_as_models(models: ModelsSpec, tmp_path: Path) -> None:
+    network = build.load("stage_c", Path(models.parts[0].path))
+    trained = {f"stage_c.{name}": value + 0.01 for name, value in network.state_dict().items()}
+    (file,) = export_trained("full", trained, {"parts": ["stage_c"]}, tmp_path / "mine.safetensors", models=models)
+    keys = read_header(file)[0]
+    assert "down_blocks.0.2.attention.attn.in_proj_weight" in keys, "the official names"
+    assert not [key for key in keys if ".to_q" in key]
+    again = build.load("stage_c", file)
+    assert all(torch.equal(value, trained[f"stage_c.{name}"]) for name, value in again.state_dict().items())
+    (diffusers,) = export_trained("full", trained, {}, tmp_path / "d.safetensors", format="diffusers", models=models)
+    assert set(read_tensors(diffusers)) == set(network.state_dict())
+
+
+def test_bf16_halves_the_file_and_stays_close(models: ModelsSpec, tmp_path: Path) -> None:
+    network = build.load("stage_c", Path(models.parts[0].path))
+    trained = {f"stage_c.{name}": value for name, value in network.state_dict().items()}
+    (large,) = export_trained("full", trained, {}, tmp_path / "32.safetensors", models=models)
+    (small,) = export_trained("full", trained, {}, tmp_path / "16.safetensors", precision="bf16", models=models)
+    assert small.stat().st_size < 0.6 * large.stat().st_size
+    first, second = read_tensors(large), read_tensors(small)
+    assert all(torch.allclose(first[key], second[key].float(), rtol=1e-2) for key in first)
+
+
+def lora_state(models: ModelsSpec) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
+    """A LoRA on one layer with a new token and a word trained in place."""
+    layer = "stage_c.down_blocks.0.2.attention.to_q"
+    tensors = {f"{layer}.lora_A.weight": torch.randn(2, 32), f"{layer}.lora_B.weight": torch.randn(32, 2),
+               "tokens.rows": torch.randn(2, 128)}
+    tokens = [{"name": "[crescent]", "new": True, "id": 900}, {"name": "moon</w>", "new": False, "id": 400}]
+    return "lora", tensors, {"rank": 2, "alpha": 4.0, "variant": "lora", "tokens": tokens}
+
+
+def test_a_lora_comes_with_a_file_for_each_token(models: ModelsSpec, tmp_path: Path) -> None:
+    kind, tensors, settings = lora_state(models)
+    written = export_trained(kind, tensors, settings, tmp_path / "mine.safetensors", models=models,
+                             metadata={"cascade_train.step": "12"})
+    assert [path.name for path in written] == ["mine.safetensors", "mine-crescent.safetensors", "mine-moon.safetensors"]
+    made = lora.read_comfy(written[0])
+    assert made.modules == ("down_blocks.0.2.attention.to_q",)
+    name, rows = lora.read_token(written[1])
+    assert name == "crescent" and torch.equal(rows[0], tensors["tokens.rows"][0])
+    assert read_header(written[0])[1]["cascade_train.step"] == "12"
+
+
+def test_for_diffusers_it_is_a_folder(models: ModelsSpec, tmp_path: Path) -> None:
+    written = export_trained(*lora_state(models), tmp_path / "mine.safetensors", format="diffusers", models=models)
+    assert written[0].is_dir() and lora.read_peft(written[0]).alpha == 4.0
+
+
+def test_tokens_alone_are_exported_too(models: ModelsSpec, tmp_path: Path) -> None:
+    _, tensors, settings = lora_state(models)
+    written = export_trained("tokens", {"tokens.rows": tensors["tokens.rows"]}, {"tokens": settings["tokens"]},
+                             tmp_path / "words.safetensors", models=models)
+    assert [path.name for path in written] == ["words-crescent.safetensors", "words-moon.safetensors"]
+
+
+def test_a_dora_is_written_with_its_models(models: ModelsSpec, tmp_path: Path) -> None:
+    kind, tensors, settings = lora_state(models)
+    tensors["stage_c.down_blocks.0.2.attention.to_q.lora_magnitude_vector.weight"] = torch.rand(32) + 1
+    (file, *_) = export_trained(kind, tensors, settings, tmp_path / "dora.safetensors", models=models)
+    assert read_header(file)[0]["lora_unet_down_blocks_0_2_attention_attn_to_q.dora_scale"] == [32, 1]
+
+
+def test_nothing_to_export_is_an_error(models: ModelsSpec, tmp_path: Path) -> None:
+    with pytest.raises(CascadeError, match="nothing that could be exported"):
+        export_trained("lora", {}, {}, tmp_path / "none.safetensors", models=models)
+    with pytest.raises(CascadeError, match="'kohya'"):
+        export_trained(*lora_state(models), tmp_path / "x.safetensors", format="kohya", models=models)
+
+
+def test_where_exports_go(tmp_path: Path) -> None:
+    folders = headless_folders(tmp_path / "output")
+    run = tmp_path / "output" / "cascade" / "runs" / "abc"
+    assert export_path(folders, "", run, "mine-000300") == run / "exports" / "mine-000300.safetensors"
+    assert export_path(folders, "loras/cat", run, "x") == tmp_path / "output" / "loras" / "cat.safetensors"
+    assert export_path(folders, "cat v1.2.safetensors", run, "x").name == "cat v1.2.safetensors"
+    for outside in ("../cat", "/etc/cat", "loras/../../cat"):
+        with pytest.raises(CascadeError, match="leaves the output folder"):
+            export_path(folders, outside, run, "x")
+
+
+def test_an_export_that_was_taken_away_is_noticed(tmp_path: Path) -> None:
+    folders = headless_folders(tmp_path)
+    assert export_stamp(folders, "cat") == "not there"
+    (tmp_path / "cat.safetensors").write_bytes(b"x")
+    there = export_stamp(folders, "cat")
+    assert there != "not there" and there == export_stamp(folders, "cat")
+    (tmp_path / "cat.safetensors").unlink()
+    assert export_stamp(folders, "cat") == "not there"
