@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.document import Graph, Node, parse
+from cascade_train.graph.document import Graph, Node, Slot, parse
 from cascade_train.graph.load import is_api
 from cascade_train.graph.schema import Schema
 from cascade_train.graph.strings import dynamic_prompt, fill_in
-from cascade_train.graph.widgets import reads
+from cascade_train.graph.widgets import reads, typed_in
 from cascade_train.graph.wires import PRIMITIVE, Scope, Source, Value, Wiring
 
 Prompt = dict[str, dict[str, Any]]
@@ -132,10 +132,7 @@ def _write_to_targets(wiring: Wiring, scope: Scope, primitive: Node, value: Any)
         if inside is not None:
             _write_promoted(wiring, inside, slot.name, value)
             continue
-        values = wiring.values(scope, target)
-        name = slot.widget or slot.name
-        if name in values:
-            values[name] = value
+        _write(wiring, scope, target, slot, value)
 
 
 def _write_promoted(wiring: Wiring, scope: Scope, name: str, value: Any) -> None:
@@ -149,9 +146,14 @@ def _write_promoted(wiring: Wiring, scope: Scope, name: str, value: Any) -> None
         if inside is not None:
             _write_promoted(wiring, inside, slot.name, value)
         else:
-            values = wiring.values(scope, node)
-            if (slot.widget or slot.name) in values:
-                values[slot.widget or slot.name] = value
+            _write(wiring, scope, node, slot, value)
+
+
+def _write(wiring: Wiring, scope: Scope, node: Node, slot: Slot, value: Any) -> None:
+    values, name = wiring.values(scope, node), slot.widget or slot.name
+    if name in values:
+        entry = reads(wiring.object_info.get(node.type) or {}, name)
+        values[name] = value if entry is None else typed_in(entry, value)
 
 
 def unknown_classes(workflow: Mapping[str, Any], object_info: Mapping[str, Schema]) -> list[tuple[str, str, str]]:

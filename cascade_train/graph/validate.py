@@ -106,7 +106,7 @@ def _unknown(
 
 
 def _unknown_fix(name: str, pack: str, object_info: Mapping[str, Schema]) -> str:
-    near = nearest(name, object_info)
+    near = nearest(name, object_info, cutoff=0.8)
     if pack == "ComfyUI itself":
         return "It is one of ComfyUI's own nodes: run with --comfyui FOLDER, the folder of a ComfyUI that has it"
     if pack:

@@ -7,6 +7,7 @@ as the frontend creates them. Newer files keep the names too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,9 +32,11 @@ NOT_SENT = frozenset({"AUDIO_UI", "IMAGECOMPARE", "LIGHT_INFO_PREVIEW", "RESOLUT
                       "AUDIOUPLOAD"})
 """Widgets that only show something, or are a button."""
 
+BUTTONS_BEFORE = {"LOAD_3D": 3}
+
 NOT_STORED = frozenset({"AUDIO_UI"})
 
-VIEWERS_3D = frozenset({"SaveGLB", "Preview3D", "Preview3DAnimation"})
+VIEWERS_3D = frozenset({"SaveGLB", "Preview3D"})
 """Classes of ComfyUI to which the frontend adds a viewer, a widget ``image`` that is sent empty."""
 
 UPLOADS = ("image_upload", "video_upload", "animated_image_upload")
@@ -58,6 +61,8 @@ class Widget:
     stored: bool = True
     extra_slots: int = 0
     """Stored widgets that follow it and are never sent."""
+    slots_before: int = 0
+    """Stored buttons in front of it."""
 
     @property
     def name(self) -> str:
@@ -78,17 +83,19 @@ def has_control(entry: Input) -> bool:
     flag = entry.options.get("control_after_generate")
     if _type(entry) == "INT":
         return bool(flag) if flag is not None else entry.name in SEED_NAMES
-    return _type(entry) == "COMBO" and bool(flag)
+    return _type(entry) in ("FLOAT", "COMBO") and bool(flag)
 
 
 def _widget(entry: Input) -> Widget:
     extra = 0
     if has_control(entry):
-        extra = 1 if _type(entry) == "INT" else 2
+        extra = 2 if _type(entry) == "COMBO" else 1
     remote = entry.options.get("remote")
     if isinstance(remote, Mapping):
         extra += bool(remote.get("refresh_button")) + bool(remote.get("control_after_refresh"))
-    return Widget(entry, sent=_type(entry) not in NOT_SENT, stored=_type(entry) not in NOT_STORED, extra_slots=extra)
+    kind = _type(entry)
+    return Widget(entry, sent=kind not in NOT_SENT, stored=kind not in NOT_STORED, extra_slots=extra,
+                  slots_before=BUTTONS_BEFORE.get(kind, 0))
 
 
 def entries_of(schema: Schema) -> list[Input]:
@@ -157,6 +164,7 @@ class _Values:
             return self.by_name.get(widget.name, MISSING)
         if not widget.stored:
             return MISSING
+        self.at += widget.slots_before
         value = self.slots[self.at] if self.at < len(self.slots) else MISSING
         self.at += 1 + widget.extra_slots
         return value
@@ -200,7 +208,9 @@ def read_widgets(schema: Schema, node: Node) -> Iterator[tuple[Widget, Any]]:
             yield widget, value
             pending += reversed(_in_saved_order(choice_inputs(entry, value), names))
         else:
-            yield widget, entry.default if value is MISSING else value
+            if value is MISSING and entry.default is not None:
+                value = entry.default
+            yield widget, value
 
 
 def _in_saved_order(entries: list[Input], names: Sequence[str]) -> list[Input]:
@@ -209,9 +219,44 @@ def _in_saved_order(entries: list[Input], names: Sequence[str]) -> list[Input]:
     return sorted(entries, key=lambda entry: place.get(entry.name, len(place)))
 
 
+def typed_in(entry: Input, value: Any) -> Any:
+    """What a widget makes of a number that is typed into it, or that a primitive writes: it is rounded to its step.
+
+    Values from a file are taken as they are.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return value
+    if _type(entry) == "INT":
+        step = _positive(entry.options.get("step"), 1)
+        rest = 0 if step == 1 else math.fmod(_number(entry.options.get("min"), 0), step)
+        return _plain(math.floor((value - rest) / step + 0.5) * step + rest)
+    if _type(entry) != "FLOAT":
+        return value
+    digits = max(0, -math.floor(math.log10(_positive(entry.options.get("step"), 0.5))))
+    unit = entry.options.get("round") or (10.0**-digits if digits else None)
+    if not isinstance(unit, (int, float)) or isinstance(unit, bool) or unit <= 0:
+        return value
+    rounded = _plain(round(math.floor(value / unit + 0.5) * unit, digits))
+    return min(max(rounded, _number(entry.options.get("min"), 0)), _number(entry.options.get("max"), 2048))
+
+
+def _number(value: Any, default: float) -> float:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else default
+
+
+def _positive(value: Any, default: float) -> float:
+    number = _number(value, default)
+    return number if number > 0 and math.isfinite(number) else default
+
+
+def _plain(value: float) -> float:
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+
 def sent_values(schema: Schema, node: Node) -> dict[str, Any]:
-    """The values that ``node``'s widgets put into a prompt, by input name."""
-    return {widget.name: value for widget, value in read_widgets(schema, node) if widget.sent}
+    """The values that ``node``'s widgets put into a prompt, by input name; a widget with no value at all is left out."""
+    return {widget.name: value for widget, value in read_widgets(schema, node)
+            if widget.sent and value is not MISSING}
 
 
 def sockets(schema: Schema, node: Node) -> list[Input]:

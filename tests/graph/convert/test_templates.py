@@ -1,0 +1,41 @@
+"""All official templates go through, with whatever classes happen to be known."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade_train.graph.convert import to_prompt, unknown_classes
+from cascade_train.graph.load import is_ui
+from cascade_train.graph.validate import check
+
+PAIRS = Path(__file__).resolve().parent / "pairs"
+
+
+def templates() -> list[Path]:
+    spec = importlib.util.find_spec("comfyui_workflow_templates_json")
+    if spec is None or spec.origin is None:
+        pytest.skip("comfyui-workflow-templates-json is not installed")
+    return sorted((Path(spec.origin).parent / "templates").glob("*.json"))
+
+
+def test_every_official_template_converts_and_is_checked() -> None:
+    info: dict[str, Any] = json.loads((PAIRS / "templates" / "object_info.json").read_text(encoding="utf-8"))
+    count = 0
+    for path in templates():
+        workflow = json.loads(path.read_text(encoding="utf-8"))
+        if not is_ui(workflow):
+            continue
+        count += 1
+        prompt, found = check(workflow, info, None)
+        for node in prompt.values():
+            for value in node["inputs"].values():
+                assert not isinstance(value, list) or value[0] in prompt, f"{path.name}: a wire leads nowhere"
+        missing = {name for name, _, _ in unknown_classes(workflow, info)}
+        assert {problem.value for problem in found if problem.kind == "unknown class"} == missing, path.name
+        assert to_prompt(workflow, info) == prompt or "%date" in path.read_text(encoding="utf-8")
+    assert count > 500
