@@ -57,8 +57,8 @@ def export_trained(
     """Write a trained state (see `training.trained`) to ``path`` and beside it.
 
     A LoRA becomes one file (ComfyUI) or one folder (diffusers: peft's own layout, named like the file without
-    its ending); each trained token a file ``<name>-<token>.safetensors``; full weights one file, in native keys
-    for ComfyUI.
+    its ending); each trained token a file ``<name>-<token>.safetensors``; full weights one file, with
+    native keys for ComfyUI.
 
     Returns:
         everything written, the main thing first.
@@ -136,6 +136,7 @@ def _base_weights(models: ModelsSpec) -> Callable[[str], Tensor]:
     def weight(name: str) -> Tensor:
         from cascade_train.models import library
 
-        return library.part(models, "stage_c").get_submodule(name).weight.detach().cpu()  # type: ignore[union-attr]
+        layer: Any = library.part(models, "stage_c").get_submodule(name)
+        return layer.weight.detach().cpu()
 
     return weight

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,7 +63,7 @@ def encode_prompts(models: ModelsSpec, prompts: Sequence[str], device: str = "cp
     not depend on its neighbours."""
     if not prompts:
         raise CascadeError("there is no prompt", fix="Write at least one line of text")
-    encoder = library.part(models, "text", device)
+    encoder: Any = library.part(models, "text", device)
     states = {
         text: encode_text(encoder, encoder.tokenizer, [text], device) for text in dict.fromkeys(prompts)
     }
@@ -85,7 +86,7 @@ def with_image(
             f"'{models.name}' has no image encoder, so it cannot make variations of a picture",
             fix="Load a CLIP vision model with it, or use image to image (a latent and a strength)",
         )
-    encoder = library.part(models, "image", device)
+    encoder: Any = library.part(models, "image", device)
     embedding = encode_image(encoder, images.permute(0, 3, 1, 2).to(device))
     if embedding.shape[0] == 1:
         embedding = embedding.expand(len(condition), -1, -1)

@@ -44,7 +44,7 @@ def text_to_image(
         prompts: one text for all, or N texts.
         seeds: each picture's own; picture i depends on ``prompts[i]`` and ``seeds[i]`` and on no other.
         width, height: in pixels; 0 is the models' native side.
-        steps_c, cfg_c, rescale, steps_b, cfg_b, sampler, shift: see `SamplerSettings`; the shift is Stage C's.
+        steps_c, cfg_c, rescale, steps_b, cfg_b, sampler, shift: see `SamplerSettings`; shift is Stage C's.
         start: pictures (1 or N, H, W, 3) to begin from, of the size that is drawn (image to image), taken
             back towards noise by ``strength`` (above 0, at most 1).
         variation_of: pictures (1 or N, H, W, 3) whose CLIP image embedding conditions Stage C.

@@ -9,10 +9,10 @@ of batched kernels (about 1e-4 in fp32).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cascade_train.diffusion.samplers import (
     STAGE_B_NOISE,
@@ -74,7 +74,7 @@ def sample_stage_c(
     """
     if not 0.0 < strength <= 1.0:
         raise CascadeError(f"a strength of {strength}", fix="Use a number above 0 and at most 1")
-    network = library.part(models, "stage_c", device)
+    network: Any = library.part(models, "stage_c", device)
     condition, negative = (each.repeated(len(seeds)).to(device) for each in (condition, negative))
     shape = (network.config.in_channels, *size)
     begin = strength if start is not None else 1.0
@@ -128,7 +128,7 @@ def decode_stage_b(
 
     The unconditional pass sees zeros for Stage C's latents and ``negative`` for the text.
     """
-    network = library.part(models, "stage_b", device)
+    network: Any = library.part(models, "stage_b", device)
     patch = network.config.patch_size
     if size[0] % patch or size[1] % patch:
         raise CascadeError(f"Stage B latents of {size[1]}×{size[0]}", fix=f"Use sides divisible by {patch}")
@@ -163,7 +163,7 @@ def decode_stage_b(
 @torch.no_grad()
 def decode_stage_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Tensor:
     """Pictures (B, H, W, 3) in [0, 1] of Stage B latents (B, 4, H/4, W/4)."""
-    decoder = library.part(models, "stage_a", device)
+    decoder: Any = library.part(models, "stage_a", device)
     rows = [decoder.pictures(part.to(device)).float().clamp(0, 1).cpu() for part in latents.split(BATCH)]
     return torch.cat(rows).permute(0, 2, 3, 1).contiguous()
 
@@ -171,7 +171,7 @@ def decode_stage_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> 
 @torch.no_grad()
 def encode_stage_a(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
     """Stage A latents (B, 4, H/4, W/4) of pictures (B, H, W, 3) in [0, 1]."""
-    encoder = library.part(models, "stage_a", device)
+    encoder: Any = library.part(models, "stage_a", device)
     return torch.cat(
         [encoder.raw(part.to(device)).float().cpu() for part in _channels_first(images).split(BATCH)]
     )
@@ -180,7 +180,7 @@ def encode_stage_a(models: ModelsSpec, images: Tensor, device: str = "cpu") -> T
 @torch.no_grad()
 def encode_stage_c(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
     """Semantic latents (B, 16, h, w) of pictures (B, H, W, 3) in [0, 1]."""
-    encoder = library.part(models, "compressor", device)
+    encoder: Any = library.part(models, "compressor", device)
     parts = _channels_first(images).split(BATCH)
     return torch.cat([compressor.encode(encoder, part.to(device)).float().cpu() for part in parts])
 
@@ -194,14 +194,14 @@ def preview_latents(models: ModelsSpec, latents: Tensor, device: str = "cpu") ->
     """
     if not has_part(models, "previewer"):
         raise CascadeError(f"'{models.name}' has no previewer", fix="Decode with Stage B and Stage A instead")
-    previewer = library.part(models, "previewer", device)
+    previewer: Any = library.part(models, "previewer", device)
     rows = [previewer(part.to(device)).float().clamp(0, 1).cpu() for part in latents.split(BATCH)]
     return torch.cat(rows).permute(0, 2, 3, 1).contiguous()
 
 
 def preview_picture(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Image.Image:
     """`preview_latents` side by side as one small picture, for a progress bar."""
-    from cascade_train.sampling.grid import to_pictures, tiled
+    from cascade_train.sampling.grid import tiled, to_pictures
 
     return tiled(to_pictures(preview_latents(models, latents[:4], device)))
 
@@ -228,7 +228,7 @@ def _as_many(latents: Tensor, count: int, shape: tuple[int, ...]) -> Tensor:
     return latents
 
 
-def _inputs(network: nn.Module, condition: Conditioning) -> dict[str, Tensor]:
+def _inputs(network: Any, condition: Conditioning) -> dict[str, Tensor]:
     inputs = {"clip_text_pooled": condition.pooled, "clip_text": condition.hidden}
     width = network.config.clip_image_in_channels
     image = condition.image
@@ -240,7 +240,7 @@ def _inputs(network: nn.Module, condition: Conditioning) -> dict[str, Tensor]:
 
 
 def _guided_network(
-    network: nn.Module, settings: SamplerSettings, condition: dict[str, Tensor], negative: dict[str, Tensor]
+    network: Any, settings: SamplerSettings, condition: dict[str, Tensor], negative: dict[str, Tensor]
 ) -> Callable[[Tensor, Tensor], Tensor]:
     def call(x: Tensor, time: Tensor, inputs: dict[str, Tensor]) -> Tensor:
         dtype = next(network.parameters()).dtype

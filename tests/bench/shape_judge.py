@@ -1,13 +1,13 @@
 """Tells the one shape in a picture by fitting outlines: no training, so nothing to overfit.
 
-The background is the border's median colour, the shape what differs from it. Each known outline is drawn at the
-same centre of mass and area, at a few sizes and places around that; the largest overlap (intersection over
-union) names the shape, unless it is below `FLOOR`.
+The background is the border's median colour, the shape what differs from it. Each known outline is drawn at
+the same centre of mass and area, at a few sizes and places around that; the largest overlap (intersection
+over union) names the shape, unless it is below `FLOOR`.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def template(shape: str, radius: float, x: float, y: float) -> np.ndarray:
     return world.shrink(canvas)[..., 0].astype(np.float32) / 255
 
 
-@lru_cache(maxsize=None)
+@cache
 def moments(shape: str) -> tuple[float, float, float]:
     """(area, x and y of the centre of mass) at radius 20 around the origin."""
     drawn = template(shape, 20.0, 32.0, 32.0)
@@ -47,8 +47,14 @@ def moments(shape: str) -> tuple[float, float, float]:
 def coverage(picture: np.ndarray) -> np.ndarray:
     """How much of each pixel (64, 64) is shape, in [0, 1], of a picture uint8 (64, 64, 3)."""
     pixels = picture.astype(np.float32)
-    border = np.concatenate([pixels[:2].reshape(-1, 3), pixels[-2:].reshape(-1, 3),
-                             pixels[:, :2].reshape(-1, 3), pixels[:, -2:].reshape(-1, 3)])
+    border = np.concatenate(
+        [
+            pixels[:2].reshape(-1, 3),
+            pixels[-2:].reshape(-1, 3),
+            pixels[:, :2].reshape(-1, 3),
+            pixels[:, -2:].reshape(-1, 3),
+        ]
+    )
     background = np.median(border, axis=0)
     distance = np.linalg.norm(pixels - background, axis=-1)
     far = distance > 0.6 * np.quantile(distance, 0.98)
@@ -75,8 +81,12 @@ def overlaps(picture: np.ndarray) -> dict[str, float]:
             radius = 20.0 * (area / own) ** 0.5 * scale
             for sx in (-1.0, 0.0, 1.0):
                 for sy in (-1.0, 0.0, 1.0):
-                    drawn = template(shape, round(radius * 4) / 4, round((x - dx * radius / 20 + sx) * 2) / 2,
-                                     round((y - dy * radius / 20 + sy) * 2) / 2)
+                    drawn = template(
+                        shape,
+                        round(radius * 4) / 4,
+                        round((x - dx * radius / 20 + sx) * 2) / 2,
+                        round((y - dy * radius / 20 + sy) * 2) / 2,
+                    )
                     fits.append(float(np.minimum(seen, drawn).sum() / np.maximum(seen, drawn).sum()))
         best[shape] = max(fits)
     return best

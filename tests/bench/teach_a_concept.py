@@ -3,10 +3,10 @@
     python tests/bench/teach_a_concept.py [--json] [--output-dir DIR] [--sheet FILE]
 
 ``before`` and ``after``: the share of 64 seeds whose picture shows the concept, by prompts with its token in
-colours and on backgrounds in turn. ``known_shapes``: how often prompts of the seven shapes that nano knew come out
-right after training, as a share of how often they did before (64 seeds). ``minutes``: the whole workflow, validation included.
-The judge fits outlines (`shape_judge`); ``judge_error`` is how often it is wrong about real pictures, and
-``judge_error_decoded`` about real pictures that went through compressor, Stage B and Stage A.
+colours and on backgrounds in turn. ``known_shapes``: how often prompts of the seven shapes that nano knew come
+out right after training, as a share of how often they did before (64 seeds). ``minutes``: the whole workflow,
+validation included. The judge fits outlines (`shape_judge`); ``judge_error`` is how often it is wrong about
+real pictures, ``judge_error_decoded`` the same after compressor, Stage B and Stage A.
 With ``--output-dir`` a training that is already there is used as it is, and ``minutes`` says what it took.
 """
 
@@ -40,8 +40,12 @@ def train(output: Path) -> float:
     """Run the workflow in a process of its own; the minutes it took."""
     began = time.monotonic()
     env = {**os.environ, "PYTHONUTF8": "1"}
-    done = subprocess.run([sys.executable, "-m", "cascade_train.cli", "run", str(WORKFLOW), "--output-dir", str(output)],
-                          env=env, stdout=sys.stderr, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "cascade_train.cli", "run", str(WORKFLOW), "--output-dir", str(output)],
+        env=env,
+        stdout=sys.stderr,
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(f"the workflow ended with {done.returncode}")
     return (time.monotonic() - began) / 60
@@ -94,7 +98,9 @@ def judge_error(models: ModelsSpec) -> tuple[float, float]:
     real = shape_judge.real_pictures(160)
     plain = sum(shape_judge.name(picture) != shape for picture, shape in real) / len(real)
     some = real[:64]
-    decoded = to_pictures(reconstruct(models, torch.stack([torch.from_numpy(p).float() / 255 for p, _ in some])))
+    decoded = to_pictures(
+        reconstruct(models, torch.stack([torch.from_numpy(p).float() / 255 for p, _ in some]))
+    )
     wrong = sum(shape_judge.name(np.asarray(picture)) != shape for picture, (_, shape) in zip(decoded, some))
     return plain, wrong / len(some)
 
@@ -117,10 +123,16 @@ def measure(output: Path, minutes: float, sheet: Path | None) -> dict[str, Any]:
     if sheet is not None:
         tiled([*drawn, *known_drawn], columns=16).save(sheet)
     plain, decoded = judge_error(models)
-    return {"before": round(before, 4), "after": round(after, 4),
-            "known_shapes": round(known_after / max(known_before, 1e-9), 4), "minutes": round(minutes, 2),
-            "known_before": round(known_before, 4), "known_after": round(known_after, 4),
-            "judge_error": round(plain, 4), "judge_error_decoded": round(decoded, 4)}
+    return {
+        "before": round(before, 4),
+        "after": round(after, 4),
+        "known_shapes": round(known_after / max(known_before, 1e-9), 4),
+        "minutes": round(minutes, 2),
+        "known_before": round(known_before, 4),
+        "known_after": round(known_after, 4),
+        "judge_error": round(plain, 4),
+        "judge_error_decoded": round(decoded, 4),
+    }
 
 
 def recorded_minutes(output: Path) -> float | None:
@@ -131,8 +143,12 @@ def recorded_minutes(output: Path) -> float | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
-    parser.add_argument("--output-dir", type=Path, help="keep the training there, and use what is there already")
-    parser.add_argument("--sheet", type=Path, help="save the 64 concept and 64 known pictures after training here")
+    parser.add_argument(
+        "--output-dir", type=Path, help="keep the training there, and use what is there already"
+    )
+    parser.add_argument(
+        "--sheet", type=Path, help="save the 64 concept and 64 known pictures after training here"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         output = args.output_dir or Path(scratch)

@@ -31,13 +31,17 @@ def models(tmp_path: Path) -> ModelsSpec:
 def test_full_weights_load_again_as_models(models: ModelsSpec, tmp_path: Path) -> None:
     network = build.load("stage_c", Path(models.parts[0].path))
     trained = {f"stage_c.{name}": value + 0.01 for name, value in network.state_dict().items()}
-    (file,) = export_trained("full", trained, {"parts": ["stage_c"]}, tmp_path / "mine.safetensors", models=models)
+    (file,) = export_trained(
+        "full", trained, {"parts": ["stage_c"]}, tmp_path / "mine.safetensors", models=models
+    )
     keys = read_header(file)[0]
     assert "down_blocks.0.2.attention.attn.in_proj_weight" in keys, "the official names"
     assert not [key for key in keys if ".to_q" in key]
     again = build.load("stage_c", file)
     assert all(torch.equal(value, trained[f"stage_c.{name}"]) for name, value in again.state_dict().items())
-    (diffusers,) = export_trained("full", trained, {}, tmp_path / "d.safetensors", format="diffusers", models=models)
+    (diffusers,) = export_trained(
+        "full", trained, {}, tmp_path / "d.safetensors", format="diffusers", models=models
+    )
     assert set(read_tensors(diffusers)) == set(network.state_dict())
 
 
@@ -45,7 +49,9 @@ def test_bf16_halves_the_file_and_stays_close(models: ModelsSpec, tmp_path: Path
     network = build.load("stage_c", Path(models.parts[0].path))
     trained = {f"stage_c.{name}": value for name, value in network.state_dict().items()}
     (large,) = export_trained("full", trained, {}, tmp_path / "32.safetensors", models=models)
-    (small,) = export_trained("full", trained, {}, tmp_path / "16.safetensors", precision="bf16", models=models)
+    (small,) = export_trained(
+        "full", trained, {}, tmp_path / "16.safetensors", precision="bf16", models=models
+    )
     assert small.stat().st_size < 0.6 * large.stat().st_size
     first, second = read_tensors(large), read_tensors(small)
     assert all(torch.allclose(first[key], second[key].float(), rtol=1e-2) for key in first)
@@ -54,17 +60,30 @@ def test_bf16_halves_the_file_and_stays_close(models: ModelsSpec, tmp_path: Path
 def lora_state(models: ModelsSpec) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
     """A LoRA on one layer with a new token and a word trained in place."""
     layer = "stage_c.down_blocks.0.2.attention.to_q"
-    tensors = {f"{layer}.lora_A.weight": torch.randn(2, 32), f"{layer}.lora_B.weight": torch.randn(32, 2),
-               "tokens.rows": torch.randn(2, 128)}
+    tensors = {
+        f"{layer}.lora_A.weight": torch.randn(2, 32),
+        f"{layer}.lora_B.weight": torch.randn(32, 2),
+        "tokens.rows": torch.randn(2, 128),
+    }
     tokens = [{"name": "[crescent]", "new": True, "id": 900}, {"name": "moon</w>", "new": False, "id": 400}]
     return "lora", tensors, {"rank": 2, "alpha": 4.0, "variant": "lora", "tokens": tokens}
 
 
 def test_a_lora_comes_with_a_file_for_each_token(models: ModelsSpec, tmp_path: Path) -> None:
     kind, tensors, settings = lora_state(models)
-    written = export_trained(kind, tensors, settings, tmp_path / "mine.safetensors", models=models,
-                             metadata={"cascade_train.step": "12"})
-    assert [path.name for path in written] == ["mine.safetensors", "mine-crescent.safetensors", "mine-moon.safetensors"]
+    written = export_trained(
+        kind,
+        tensors,
+        settings,
+        tmp_path / "mine.safetensors",
+        models=models,
+        metadata={"cascade_train.step": "12"},
+    )
+    assert [path.name for path in written] == [
+        "mine.safetensors",
+        "mine-crescent.safetensors",
+        "mine-moon.safetensors",
+    ]
     made = lora.read_comfy(written[0])
     assert made.modules == ("down_blocks.0.2.attention.to_q",)
     name, rows = lora.read_token(written[1])
@@ -73,14 +92,21 @@ def test_a_lora_comes_with_a_file_for_each_token(models: ModelsSpec, tmp_path: P
 
 
 def test_for_diffusers_it_is_a_folder(models: ModelsSpec, tmp_path: Path) -> None:
-    written = export_trained(*lora_state(models), tmp_path / "mine.safetensors", format="diffusers", models=models)
+    written = export_trained(
+        *lora_state(models), tmp_path / "mine.safetensors", format="diffusers", models=models
+    )
     assert written[0].is_dir() and lora.read_peft(written[0]).alpha == 4.0
 
 
 def test_tokens_alone_are_exported_too(models: ModelsSpec, tmp_path: Path) -> None:
     _, tensors, settings = lora_state(models)
-    written = export_trained("tokens", {"tokens.rows": tensors["tokens.rows"]}, {"tokens": settings["tokens"]},
-                             tmp_path / "words.safetensors", models=models)
+    written = export_trained(
+        "tokens",
+        {"tokens.rows": tensors["tokens.rows"]},
+        {"tokens": settings["tokens"]},
+        tmp_path / "words.safetensors",
+        models=models,
+    )
     assert [path.name for path in written] == ["words-crescent.safetensors", "words-moon.safetensors"]
 
 

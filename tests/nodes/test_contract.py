@@ -1,4 +1,4 @@
-"""What saved workflows and ComfyUI rely on: ids, inputs and outputs never move; every input explains itself."""
+"""What saved workflows and ComfyUI rely on: ids, inputs, outputs never move; every input explains itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cascade_train.graph.schema import object_info
 from cascade_train.host.headless import HeadlessHost, headless_folders
 
 SNAPSHOT = Path(__file__).parent / "contract.json"
-"""The nodes as they were shipped. Rewrite it, after appending, with ``python tests/nodes/test_contract.py``."""
+"""The nodes as they were shipped. After appending, rewrite it: ``python tests/nodes/test_contract.py``."""
 
 WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN")
 
@@ -27,14 +27,17 @@ def schemas() -> dict[str, Any]:
 
 
 def contract() -> dict[str, Any]:
-    """Of each node what a saved workflow names: inputs in order with their types, combos' choices, outputs."""
+    """Of each node what a saved workflow names: inputs in order with types and choices, outputs."""
     out = {}
     for name, schema in schemas().items():
         inputs = {}
         for group in ("required", "optional"):
             for entry, (kind, *_options) in schema["input"].get(group, {}).items():
                 inputs[entry] = ["COMBO", *kind] if isinstance(kind, list) else kind
-        out[name] = {"inputs": inputs, "outputs": [list(pair) for pair in zip(schema["output_name"], schema["output"])]}
+        out[name] = {
+            "inputs": inputs,
+            "outputs": [list(pair) for pair in zip(schema["output_name"], schema["output"])],
+        }
     return out
 
 
@@ -50,7 +53,9 @@ def test_saved_workflows_keep_their_meaning() -> None:
                 assert not lost, f"{name}.{entry}: choices {sorted(lost)} are gone"
             else:
                 assert after[entry] == kind, f"{name}.{entry} was {kind}"
-        assert now[name]["outputs"][: len(node["outputs"])] == node["outputs"], f"{name}: outputs may only be appended"
+        assert now[name]["outputs"][: len(node["outputs"])] == node["outputs"], (
+            f"{name}: outputs may only be appended"
+        )
 
 
 def test_the_snapshot_knows_every_node() -> None:
@@ -76,7 +81,9 @@ def test_every_input_explains_itself_and_has_sensible_bounds(name: str) -> None:
             if kind in WIDGETS or isinstance(kind, list):
                 assert "default" in options, where
             if entry in ("seed", "noise_seed"):
-                assert options["control_after_generate"] is False, f"{where}: would train anew after each queue"
+                assert options["control_after_generate"] is False, (
+                    f"{where}: would train anew after each queue"
+                )
 
 
 def test_every_node_has_its_help_page() -> None:
@@ -92,13 +99,17 @@ def test_every_node_has_its_help_page() -> None:
 
 
 def test_schemas_come_without_heavy_libraries() -> None:
-    code = ("import sys, pathlib, cascade_train_nodes\n"
-            "from cascade_train.graph.schema import object_info\n"
-            "from cascade_train.host.headless import HeadlessHost, headless_folders\n"
-            "object_info(cascade_train_nodes.build_mappings(HeadlessHost(headless_folders(pathlib.Path('o'))))[0])\n"
-            "heavy = {'torch', 'numpy', 'cv2', 'diffusers', 'transformers', 'PIL'} & set(sys.modules)\n"
-            "assert not heavy, heavy")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", timeout=60)
+    code = (
+        "import sys, pathlib, cascade_train_nodes\n"
+        "from cascade_train.graph.schema import object_info\n"
+        "from cascade_train.host.headless import HeadlessHost, headless_folders\n"
+        "object_info(cascade_train_nodes.build_mappings(HeadlessHost(headless_folders(pathlib.Path('o'))))[0])\n"
+        "heavy = {'torch', 'numpy', 'cv2', 'diffusers', 'transformers', 'PIL'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -130,4 +141,6 @@ def test_choices_are_those_of_the_library() -> None:
 
 
 if __name__ == "__main__":
-    SNAPSHOT.write_text(json.dumps(contract(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
+    SNAPSHOT.write_text(
+        json.dumps(contract(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n"
+    )

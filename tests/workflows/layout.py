@@ -16,13 +16,23 @@ from cascade_train.graph.schema import Input, inputs_of
 
 GAP, COLUMN_GAP, TITLE, SLOT, WIDGET = 60, 90, 34, 20, 26
 MARGIN, GROUP_TITLE = 20, 44
-PROGRESS = {"CascadeTrainSteps", "CascadeValidate", "CascadeSampleStageC", "CascadeDecodeStageB",
-            "CascadeDatasetPreview"}
+PROGRESS = {
+    "CascadeTrainSteps",
+    "CascadeValidate",
+    "CascadeSampleStageC",
+    "CascadeDecodeStageB",
+    "CascadeDatasetPreview",
+}
 """Nodes that the frontend makes higher by a line of text while they run."""
 
 WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
-COLOURS = {"models": "#3f789e", "data": "#3f7858", "training": "#8a5a2b",
-           "validation": "#6b4c8c", "result": "#7d3f3f"}
+COLOURS = {
+    "models": "#3f789e",
+    "data": "#3f7858",
+    "training": "#8a5a2b",
+    "validation": "#6b4c8c",
+    "result": "#7d3f3f",
+}
 
 
 @dataclass
@@ -47,9 +57,10 @@ class Sheet:
     groups: list[dict[str, Any]] = field(default_factory=list)
     x: int = 0
 
-    def node(self, key: str, kind: str, *, called: str | None = None, wide: int = 320, high: int = 0,
-             **inputs: Any) -> str:
-        """Add a node; an input's value is a literal or ``(key of a node, output's name)``. ``called`` is its title."""
+    def node(
+        self, key: str, kind: str, *, called: str | None = None, wide: int = 320, high: int = 0, **inputs: Any
+    ) -> str:
+        """Add a node titled ``called``; an input is a literal or ``(key of a node, output's name)``."""
         entries = {entry.name: entry for entry in inputs_of(self.schemas[kind])}
         unknown = inputs.keys() - entries.keys()
         if unknown:
@@ -62,15 +73,23 @@ class Sheet:
                 links[name] = (value[0], source["output_name"].index(value[1]))
             else:
                 widgets[name] = value
-        self.nodes[key] = Node(len(self.nodes) + 1, kind, called, links, widgets, wide,
-                               high or self._height(kind, list(entries.values()), wide, widgets))
+        self.nodes[key] = Node(
+            len(self.nodes) + 1,
+            kind,
+            called,
+            links,
+            widgets,
+            wide,
+            high or self._height(kind, list(entries.values()), wide, widgets),
+        )
         return key
 
     def note(self, key: str, text: str, *, title: str = "Note", width: int = 320) -> str:
         """A MarkdownNote as high as its text."""
         lines = sum(len(textwrap.wrap(line, width // 7)) or 1 for line in text.splitlines())
-        self.nodes[key] = Node(len(self.nodes) + 1, "MarkdownNote", title, {}, {"text": text}, width,
-                               TITLE + 30 + 21 * lines)
+        self.nodes[key] = Node(
+            len(self.nodes) + 1, "MarkdownNote", title, {}, {"text": text}, width, TITLE + 30 + 21 * lines
+        )
         return key
 
     def column(self, title: str, colour: str, *keys: str) -> None:
@@ -81,10 +100,21 @@ class Sheet:
             node = self.nodes[key]
             node.x, node.y, node.width = self.x, y, width
             y += node.height + GAP
-        self.groups.append({
-            "id": len(self.groups) + 1, "title": title, "color": COLOURS[colour], "font_size": 24, "flags": {},
-            "bounding": [self.x - MARGIN, -TITLE - GROUP_TITLE, width + 2 * MARGIN, y - GAP + TITLE + GROUP_TITLE + MARGIN],
-        })
+        self.groups.append(
+            {
+                "id": len(self.groups) + 1,
+                "title": title,
+                "color": COLOURS[colour],
+                "font_size": 24,
+                "flags": {},
+                "bounding": [
+                    self.x - MARGIN,
+                    -TITLE - GROUP_TITLE,
+                    width + 2 * MARGIN,
+                    y - GAP + TITLE + GROUP_TITLE + MARGIN,
+                ],
+            }
+        )
         self.x += width + COLUMN_GAP
 
     def _height(self, kind: str, entries: list[Input], width: int, widgets: dict[str, Any]) -> int:
@@ -92,7 +122,9 @@ class Sheet:
         height = 16 + slots * SLOT + (40 if kind in PROGRESS else 0)
         for entry in entries:
             if entry.options.get("multiline"):
-                lines = sum(len(textwrap.wrap(line, width // 7)) or 1 for line in str(widgets[entry.name]).split("\n"))
+                lines = sum(
+                    len(textwrap.wrap(line, width // 7)) or 1 for line in str(widgets[entry.name]).split("\n")
+                )
                 height += 24 + max(2, lines) * 16
             elif entry.type in WIDGETS:
                 height += WIDGET
@@ -118,31 +150,59 @@ class Sheet:
                 if entry.name in node.links:
                     origin, index = node.links[entry.name]
                     number = len(links) + 1
-                    links.append([number, self.nodes[origin].id, index, node.id, len(slots),
-                                  self.schemas[self.nodes[origin].kind]["output"][index]])
+                    links.append(
+                        [
+                            number,
+                            self.nodes[origin].id,
+                            index,
+                            node.id,
+                            len(slots),
+                            self.schemas[self.nodes[origin].kind]["output"][index],
+                        ]
+                    )
                     targets.setdefault((origin, index), []).append(number)
                     slot["link"] = number
                 slots.append(slot)
             inputs_at[key] = slots
         for order, (key, node) in enumerate(self.nodes.items()):
             schema = self.schemas.get(node.kind, {})
-            outputs = [{"name": name, "type": kind, "slot_index": index, "links": targets.get((key, index))}
-                       for index, (name, kind) in enumerate(zip(schema.get("output_name", ()), schema.get("output", ())))]
+            outputs = [
+                {"name": name, "type": kind, "slot_index": index, "links": targets.get((key, index))}
+                for index, (name, kind) in enumerate(
+                    zip(schema.get("output_name", ()), schema.get("output", ()))
+                )
+            ]
             virtual = node.kind == "MarkdownNote"
             entry = {
-                "id": node.id, "type": node.kind, "pos": [node.x, node.y], "size": [node.width, node.height],
-                "flags": {}, "order": order, "mode": 0, "inputs": inputs_at[key],
+                "id": node.id,
+                "type": node.kind,
+                "pos": [node.x, node.y],
+                "size": [node.width, node.height],
+                "flags": {},
+                "order": order,
+                "mode": 0,
+                "inputs": inputs_at[key],
                 "outputs": [] if virtual else outputs,
-                "properties": {} if virtual else properties(node.kind), "widgets_values": list(node.widgets.values()),
+                "properties": {} if virtual else properties(node.kind),
+                "widgets_values": list(node.widgets.values()),
             }
             if node.title:
                 entry["title"] = node.title
             if virtual:
                 entry |= {"color": "#432", "bgcolor": "#653"}
             out.append(entry)
-        return {"id": "", "revision": 0, "last_node_id": len(self.nodes), "last_link_id": len(links), "nodes": out,
-                "links": links, "groups": self.groups, "config": {}, "extra": {"ds": {"scale": 0.7, "offset": [80, 140]}},
-                "version": 0.4}
+        return {
+            "id": "",
+            "revision": 0,
+            "last_node_id": len(self.nodes),
+            "last_link_id": len(links),
+            "nodes": out,
+            "links": links,
+            "groups": self.groups,
+            "config": {},
+            "extra": {"ds": {"scale": 0.7, "offset": [80, 140]}},
+            "version": 0.4,
+        }
 
 
 def properties(kind: str) -> dict[str, Any]:

@@ -28,32 +28,32 @@ a large blue star in the centre on a grey background"""
 ABOUT_TEACH = """\
 ## Teach nano a new concept
 
-Twenty small pictures of a **crescent**, a shape that the bundled nano model was never shown. A LoRA and a new \
-word, `[crescent]`, learn it in three blocks, with validation pictures between.
+Twenty small pictures of a **crescent**, a shape that the bundled nano model was never shown. A LoRA and \
+a new word, `[crescent]`, learn it in three blocks, with validation pictures between.
 
-Press Run: a few minutes on a CPU. Press it again and nothing is trained twice. Change the last block and only \
-that block is trained again, from exactly where the second ended. Stop whenever you like: running again goes on \
-from there.
+Press Run: a few minutes on a CPU. Press it again and nothing is trained twice. Change the last block \
+and only that block is trained again, from exactly where the second ended. Stop whenever you like: \
+running again goes on from there.
 
-**Your own concept:** write the path of your folder into *Image Folder*, put a word like `[mycat]` into the \
-captions (a `.txt` beside each picture), into *Train Tokens* and into *Prompts*.
+**Your own concept:** write the path of your folder into *Image Folder*, put a word like `[mycat]` into \
+the captions (a `.txt` beside each picture), into *Train Tokens* and into *Prompts*.
 
 The same file runs without ComfyUI: `cascade-train run teach_a_concept.json`"""
 
 ABOUT_TEXT = """\
 ## Text to image, stage by stage
 
-**Stage C** draws what the text says as small latents, **Stage B** turns them into the latents of **Stage A**, \
-which decodes them to pixels.
+**Stage C** draws what the text says as small latents, **Stage B** turns them into the latents of \
+**Stage A**, which decodes them to pixels.
 
-Choose *files* in Load Stable Cascade for the full-size models; nano comes with the pack. A run you trained goes \
-between Load Stable Cascade and the others with *Apply Run*."""
+Choose *files* in Load Stable Cascade for the full-size models; nano comes with the pack. A run you \
+trained goes between Load Stable Cascade and the others with *Apply Run*."""
 
 ABOUT_RECONSTRUCT = """\
 ## What each stage keeps of a picture
 
-Pictures go through the semantic compressor and come back by Stage B and Stage A; beside them Stage A alone, which \
-is the best that can be had, and the previewer, which is quick and rough.
+Pictures go through the semantic compressor and come back by Stage B and Stage A; beside them Stage A \
+alone, which is the best that can be had, and the previewer, which is quick and rough.
 
 Nothing is trained here. What this loses, no training of Stage C can bring back."""
 
@@ -61,6 +61,7 @@ Nothing is trained here. What this loses, no training of Stage C can bring back.
 def schemas() -> dict[str, Any]:
     """The pack's nodes and the few core ones that the workflows use."""
     import cascade_train_nodes
+
     from cascade_train.graph.schema import object_info
     from cascade_train.graph.standins import standins
     from cascade_train.host.headless import HeadlessHost, headless_folders
@@ -75,35 +76,95 @@ def teach_a_concept() -> Sheet:
     s.note("about", ABOUT_TEACH, title="Teach a concept", width=420)
     s.node("models", "CascadeLoadStableCascade")
     s.node("folder", "CascadeImageFolder", called="Twenty pictures of a crescent")
-    s.node("buckets", "CascadeAspectBuckets", dataset=("folder", "dataset"), ratios="1/1", crop="center",
-           random_share=0.0)
-    s.node("look", "CascadeDatasetPreview", dataset=("buckets", "dataset"), models=("models", "models"), count=20)
-    s.node("looked", "PreviewImage", called="What it learns from", wide=420, high=360, images=("look", "grid"))
+    s.node(
+        "buckets",
+        "CascadeAspectBuckets",
+        dataset=("folder", "dataset"),
+        ratios="1/1",
+        crop="center",
+        random_share=0.0,
+    )
+    s.node(
+        "look", "CascadeDatasetPreview", dataset=("buckets", "dataset"), models=("models", "models"), count=20
+    )
+    s.node(
+        "looked", "PreviewImage", called="What it learns from", wide=420, high=360, images=("look", "grid")
+    )
     s.node("lora", "CascadeLoRATarget", **LORA)
     s.node("tokens", "CascadeTrainTokens", target=("lora", "target"), **TOKENS)
     s.node("optimizer", "CascadeOptimizer", **OPTIMIZER)
-    s.node("run", "CascadeTrainingRun", models=("models", "models"), dataset=("buckets", "dataset"),
-           target=("tokens", "target"), optimizer=("optimizer", "optimizer"), label="teach a concept", **RUN)
+    s.node(
+        "run",
+        "CascadeTrainingRun",
+        models=("models", "models"),
+        dataset=("buckets", "dataset"),
+        target=("tokens", "target"),
+        optimizer=("optimizer", "optimizer"),
+        label="teach a concept",
+        **RUN,
+    )
     s.node("prompts", "CascadePrompts", texts=PROMPTS, pictures=4)
-    s.node("before", "CascadeValidate", called="Validate before", prompts=("prompts", "prompts"),
-           models=("models", "models"), title="before training")
+    s.node(
+        "before",
+        "CascadeValidate",
+        called="Validate before",
+        prompts=("prompts", "prompts"),
+        models=("models", "models"),
+        title="before training",
+    )
     s.node("before_shown", "PreviewImage", called="Before", wide=320, high=400, images=("before", "grid"))
     last = "run"
     for number in range(1, BLOCKS + 1):
-        block = s.node(f"block_{number}", "CascadeTrainSteps", called=f"Train Steps {number}", run=(last, "run"),
-                       steps=STEPS)
-        s.node(f"look_{number}", "CascadeValidate", called=f"Validate {number}", prompts=("prompts", "prompts"),
-               run=(block, "run"))
-        s.node(f"shown_{number}", "PreviewImage", called=f"After block {number}", wide=320, high=400,
-               images=(f"look_{number}", "grid"))
+        block = s.node(
+            f"block_{number}",
+            "CascadeTrainSteps",
+            called=f"Train Steps {number}",
+            run=(last, "run"),
+            steps=STEPS,
+        )
+        s.node(
+            f"look_{number}",
+            "CascadeValidate",
+            called=f"Validate {number}",
+            prompts=("prompts", "prompts"),
+            run=(block, "run"),
+        )
+        s.node(
+            f"shown_{number}",
+            "PreviewImage",
+            called=f"After block {number}",
+            wide=320,
+            high=400,
+            images=(f"look_{number}", "grid"),
+        )
         last = block
     s.node("compare", "CascadeCompareGrids", image_1=("before", "grid"), image_2=(f"look_{BLOCKS}", "grid"))
-    s.node("compared", "SaveImage", called="Before and after", wide=560, high=520, images=("compare", "sheet"),
-           filename_prefix="teach_a_concept/before_after")
-    s.node("loss", "SaveImage", called="Loss", wide=560, high=400, images=(last, "loss_plot"),
-           filename_prefix="teach_a_concept/loss")
-    s.node("export", "CascadeExportRun", called="Export the LoRA", run=(last, "run"), wide=560,
-           filename="teach_a_concept/crescent_lora")
+    s.node(
+        "compared",
+        "SaveImage",
+        called="Before and after",
+        wide=560,
+        high=520,
+        images=("compare", "sheet"),
+        filename_prefix="teach_a_concept/before_after",
+    )
+    s.node(
+        "loss",
+        "SaveImage",
+        called="Loss",
+        wide=560,
+        high=400,
+        images=(last, "loss_plot"),
+        filename_prefix="teach_a_concept/loss",
+    )
+    s.node(
+        "export",
+        "CascadeExportRun",
+        called="Export the LoRA",
+        run=(last, "run"),
+        wide=560,
+        filename="teach_a_concept/crescent_lora",
+    )
     s.column("Start here", "models", "about", "models")
     s.column("Pictures", "data", "folder", "buckets", "look", "looked")
     s.column("What is trained, and how", "training", "lora", "tokens", "optimizer", "run")
@@ -118,19 +179,50 @@ def text_to_image() -> Sheet:
     s = Sheet(schemas())
     s.note("about", ABOUT_TEXT, title="Text to image", width=380)
     s.node("models", "CascadeLoadStableCascade")
-    s.node("text", "CascadeEncodeText", models=("models", "models"),
-           text="a large yellow star in the centre on a navy background")
+    s.node(
+        "text",
+        "CascadeEncodeText",
+        models=("models", "models"),
+        text="a large yellow star in the centre on a navy background",
+    )
     s.node("negative", "CascadeEncodeText", called="Negative", models=("models", "models"), text="")
-    s.node("c", "CascadeSampleStageC", models=("models", "models"), positive=("text", "conditioning"),
-           negative=("negative", "conditioning"), pictures=8)
+    s.node(
+        "c",
+        "CascadeSampleStageC",
+        models=("models", "models"),
+        positive=("text", "conditioning"),
+        negative=("negative", "conditioning"),
+        pictures=8,
+    )
     s.node("rough", "CascadePreviewLatent", models=("models", "models"), stage_c=("c", "stage_c"))
-    s.node("rough_shown", "PreviewImage", called="Stage C, by the previewer", high=360, images=("rough", "image"))
-    s.node("b", "CascadeDecodeStageB", models=("models", "models"), stage_c=("c", "stage_c"),
-           positive=("text", "conditioning"), negative=("negative", "conditioning"))
+    s.node(
+        "rough_shown", "PreviewImage", called="Stage C, by the previewer", high=360, images=("rough", "image")
+    )
+    s.node(
+        "b",
+        "CascadeDecodeStageB",
+        models=("models", "models"),
+        stage_c=("c", "stage_c"),
+        positive=("text", "conditioning"),
+        negative=("negative", "conditioning"),
+    )
     s.node("a", "CascadeDecodeStageA", models=("models", "models"), stage_b=("b", "stage_b"))
-    s.node("sheet", "CascadeCompareGrids", called="One sheet", label_1="a large yellow star", label_2="",
-           image_1=("a", "image"))
-    s.node("saved", "SaveImage", wide=480, high=520, images=("sheet", "sheet"), filename_prefix="text_to_image/stars")
+    s.node(
+        "sheet",
+        "CascadeCompareGrids",
+        called="One sheet",
+        label_1="a large yellow star",
+        label_2="",
+        image_1=("a", "image"),
+    )
+    s.node(
+        "saved",
+        "SaveImage",
+        wide=480,
+        high=520,
+        images=("sheet", "sheet"),
+        filename_prefix="text_to_image/stars",
+    )
     s.column("Start here", "models", "about", "models")
     s.column("Text", "data", "text", "negative")
     s.column("Stage C", "training", "c", "rough", "rough_shown")
@@ -146,15 +238,42 @@ def reconstruct() -> Sheet:
     s.node("pictures", "CascadeLoadPictures", count=9)
     s.node("encode_c", "CascadeEncodeStageC", models=("models", "models"), image=("pictures", "images"))
     s.node("b", "CascadeDecodeStageB", models=("models", "models"), stage_c=("encode_c", "stage_c"), cfg=1.0)
-    s.node("a", "CascadeDecodeStageA", called="Decode Stage A", models=("models", "models"), stage_b=("b", "stage_b"))
+    s.node(
+        "a",
+        "CascadeDecodeStageA",
+        called="Decode Stage A",
+        models=("models", "models"),
+        stage_b=("b", "stage_b"),
+    )
     s.node("encode_a", "CascadeEncodeStageA", models=("models", "models"), image=("pictures", "images"))
-    s.node("a_alone", "CascadeDecodeStageA", called="Decode Stage A alone", models=("models", "models"),
-           stage_b=("encode_a", "stage_b"))
+    s.node(
+        "a_alone",
+        "CascadeDecodeStageA",
+        called="Decode Stage A alone",
+        models=("models", "models"),
+        stage_b=("encode_a", "stage_b"),
+    )
     s.node("rough", "CascadePreviewLatent", models=("models", "models"), stage_c=("encode_c", "stage_c"))
-    s.node("sheet", "CascadeCompareGrids", label_1="the pictures", label_2="compressor, B, A", label_3="A alone",
-           label_4="previewer", image_1=("pictures", "images"), image_2=("a", "image"),
-           image_3=("a_alone", "image"), image_4=("rough", "image"))
-    s.node("saved", "SaveImage", wide=640, high=420, images=("sheet", "sheet"), filename_prefix="reconstruct/pictures")
+    s.node(
+        "sheet",
+        "CascadeCompareGrids",
+        label_1="the pictures",
+        label_2="compressor, B, A",
+        label_3="A alone",
+        label_4="previewer",
+        image_1=("pictures", "images"),
+        image_2=("a", "image"),
+        image_3=("a_alone", "image"),
+        image_4=("rough", "image"),
+    )
+    s.node(
+        "saved",
+        "SaveImage",
+        wide=640,
+        high=420,
+        images=("sheet", "sheet"),
+        filename_prefix="reconstruct/pictures",
+    )
     s.column("Start here", "models", "about", "models", "pictures")
     s.column("Through the compressor", "training", "encode_c", "b", "a")
     s.column("For comparison", "validation", "encode_a", "a_alone", "rough")

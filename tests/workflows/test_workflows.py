@@ -15,9 +15,17 @@ from cascade_train.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = ("teach_a_concept", "text_to_image", "reconstruct")
-SHORT = ["--set", "Prompts.pictures=1", "--set", "Prompts.steps_c=2", "--set", "Prompts.steps_b=1",
-         "--set", "Training Run.batch_size=2", *itertools.chain.from_iterable(
-             ("--set", f"Train Steps {number}.steps=2") for number in (1, 2, 3))]
+SHORT = [
+    "--set",
+    "Prompts.pictures=1",
+    "--set",
+    "Prompts.steps_c=2",
+    "--set",
+    "Prompts.steps_b=1",
+    "--set",
+    "Training Run.batch_size=2",
+    *itertools.chain.from_iterable(("--set", f"Train Steps {number}.steps=2") for number in (1, 2, 3)),
+]
 
 
 def load(name: str) -> dict[str, Any]:
@@ -26,15 +34,18 @@ def load(name: str) -> dict[str, Any]:
 
 def test_files_are_what_the_script_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    spec = importlib.util.spec_from_file_location("make_workflows", Path(__file__).with_name("make_workflows.py"))
+    spec = importlib.util.spec_from_file_location(
+        "make_workflows", Path(__file__).with_name("make_workflows.py")
+    )
     assert spec and spec.loader
     make = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make)
     assert set(make.WORKFLOWS) == {path.stem for path in (ROOT / "workflows").glob("*.json")}
     for name, sheet in make.WORKFLOWS.items():
         make.save(tmp_path / f"{name}.json", name, sheet())
-        assert json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8")) == load(name), \
+        assert json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8")) == load(name), (
             "run python tests/workflows/make_workflows.py"
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -45,10 +56,14 @@ def test_laid_out_to_be_read(name: str) -> None:
         apart = x + w <= x2 or x2 + w2 <= x or y + h + 30 <= y2 or y2 + h2 + 30 <= y
         assert apart, f"{first} and {second} overlap"
     for title, x, y, w, h in boxes:
-        inside = [group["title"] for group in workflow["groups"]
-                  if group["bounding"][0] <= x and group["bounding"][1] <= y - 30
-                  and x + w <= group["bounding"][0] + group["bounding"][2]
-                  and y + h <= group["bounding"][1] + group["bounding"][3]]
+        inside = [
+            group["title"]
+            for group in workflow["groups"]
+            if group["bounding"][0] <= x
+            and group["bounding"][1] <= y - 30
+            and x + w <= group["bounding"][0] + group["bounding"][2]
+            and y + h <= group["bounding"][1] + group["bounding"][3]
+        ]
         assert len(inside) == 1, f"{title} lies in {inside}"
     assert any(node["type"] == "MarkdownNote" for node in workflow["nodes"]), "says what it is"
 
@@ -58,11 +73,19 @@ def test_nothing_is_wrong_with_it(name: str, capsys: pytest.CaptureFixture[str])
     assert main(["validate", str(ROOT / "workflows" / f"{name}.json")]) == 0
 
 
-@pytest.mark.parametrize("name, picture", [
-    ("text_to_image", "text_to_image/stars_00001_.png"), ("reconstruct", "reconstruct/pictures_00001_.png"),
-])
+@pytest.mark.parametrize(
+    "name, picture",
+    [
+        ("text_to_image", "text_to_image/stars_00001_.png"),
+        ("reconstruct", "reconstruct/pictures_00001_.png"),
+    ],
+)
 def test_it_draws(name: str, picture: str, tmp_path: Path) -> None:
-    few = ["--set", "Sample Stage C.steps=3", "--set", "Sample Stage C.pictures=2"] if name == "text_to_image" else []
+    few = (
+        ["--set", "Sample Stage C.steps=3", "--set", "Sample Stage C.pictures=2"]
+        if name == "text_to_image"
+        else []
+    )
     file = ROOT / "workflows" / f"{name}.json"
     code = main(["run", str(file), "--output-dir", str(tmp_path), "--set", "Decode Stage B.steps=2", *few])
     assert code == 0
@@ -70,55 +93,92 @@ def test_it_draws(name: str, picture: str, tmp_path: Path) -> None:
         assert drawn.width > 100 and "workflow" in drawn.info, "dragging it into ComfyUI opens the graph"
 
 
-def test_the_main_job_runs_and_running_it_again_trains_nothing(tmp_path: Path,
-                                                               capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_main_job_runs_and_running_it_again_trains_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = str(ROOT / "workflows" / "teach_a_concept.json")
     assert main(["run", file, "--output-dir", str(tmp_path), *SHORT]) == 0, capsys.readouterr().out
     out = tmp_path / "teach_a_concept"
-    for made in ("before_after_00001_.png", "loss_00001_.png", "crescent_lora.safetensors",
-                 "crescent_lora-crescent.safetensors"):
+    for made in (
+        "before_after_00001_.png",
+        "loss_00001_.png",
+        "crescent_lora.safetensors",
+        "crescent_lora-crescent.safetensors",
+    ):
         assert (out / made).is_file(), made
     (run,) = (tmp_path / "cascade" / "runs").iterdir()
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
-    assert sorted(path.name[:8] for path in (run / "checkpoints").iterdir()) == ["00000002", "00000004", "00000006"]
+    assert sorted(path.name[:8] for path in (run / "checkpoints").iterdir()) == [
+        "00000002",
+        "00000004",
+        "00000006",
+    ]
     assert len(list((run / "samples").iterdir())) == 3, "a grid after each block"
     before = (out / "crescent_lora.safetensors").read_bytes()
 
     assert main(["run", file, "--output-dir", str(tmp_path), *SHORT]) == 0
-    assert (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines() == lines, "nothing was trained twice"
+    assert (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines() == lines, (
+        "nothing was trained twice"
+    )
     assert (out / "crescent_lora.safetensors").read_bytes() == before
 
     longer = [*SHORT, "--set", "Train Steps 3.steps=3"]
     assert main(["run", file, "--output-dir", str(tmp_path), *longer]) == 0
-    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    steps = [
+        json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert steps == [1, 2, 3, 4, 5, 6, 7], "only the step that was added"
 
 
 WRONG = {
-    "a missing folder": (["Twenty pictures of a crescent.path=no/such/folder"],
-                         ["Twenty pictures of a crescent", "'no/such/folder' does not exist"]),
-    "a token expression that matches nothing": (["Train Tokens (target).new_tokens=[crescent] = ^xyzzy</w>$"],
-                                                ["Train Steps 1", "no vocabulary entry matches", "'^xyzzy</w>$'"]),
-    "a token line that is none": (["Train Tokens (target).new_tokens=crescent"],
-                                  ["Train Tokens", "does not describe a new token", "[name] = regular expression"]),
-    "a LoRA filter that hits no layer": (["LoRA (target).modules=atn"],
-                                         ["Train Steps 1", "the LoRA filter 'atn' hits no layer", "attn"]),
+    "a missing folder": (
+        ["Twenty pictures of a crescent.path=no/such/folder"],
+        ["Twenty pictures of a crescent", "'no/such/folder' does not exist"],
+    ),
+    "a token expression that matches nothing": (
+        ["Train Tokens (target).new_tokens=[crescent] = ^xyzzy</w>$"],
+        ["Train Steps 1", "no vocabulary entry matches", "'^xyzzy</w>$'"],
+    ),
+    "a token line that is none": (
+        ["Train Tokens (target).new_tokens=crescent"],
+        ["Train Tokens", "does not describe a new token", "[name] = regular expression"],
+    ),
+    "a LoRA filter that hits no layer": (
+        ["LoRA (target).modules=atn"],
+        ["Train Steps 1", "the LoRA filter 'atn' hits no layer", "attn"],
+    ),
     "a wrong value": (["LoRA (target).rank=0"], ["LoRA (target)", "rank", "0", "1"]),
     "a value that is no choice": (["Optimizer.name=adam"], ["Optimizer", "name", "adam", "adamw"]),
-    "models that are not there": (["Load Stable Cascade.source=files"],
-                                  ["Load Stable Cascade", "stage_c_bf16.safetensors", "diffusion_models"]),
-    "a name that leaves the output folder": (["Export the LoRA.filename=../../away"],
-                                             ["Export the LoRA", "'../../away' leaves the output folder"]),
+    "models that are not there": (
+        ["Load Stable Cascade.source=files"],
+        ["Load Stable Cascade", "stage_c_bf16.safetensors", "diffusion_models"],
+    ),
+    "a name that leaves the output folder": (
+        ["Export the LoRA.filename=../../away"],
+        ["Export the LoRA", "'../../away' leaves the output folder"],
+    ),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_mistakes_are_told_with_node_and_cure(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_told_with_node_and_cure(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings, words = WRONG[case]
     arguments = itertools.chain.from_iterable(("--set", each) for each in settings)
-    code = main(["run", str(ROOT / "workflows" / "teach_a_concept.json"), "--output-dir", str(tmp_path), *SHORT,
-                 "--only", "Export the LoRA", *arguments])
+    code = main(
+        [
+            "run",
+            str(ROOT / "workflows" / "teach_a_concept.json"),
+            "--output-dir",
+            str(tmp_path),
+            *SHORT,
+            "--only",
+            "Export the LoRA",
+            *arguments,
+        ]
+    )
     said = capsys.readouterr()
     text = said.out + said.err
     assert code in (1, 2), text
@@ -128,7 +188,9 @@ def test_mistakes_are_told_with_node_and_cure(case: str, tmp_path: Path, capsys:
 
 def test_an_unknown_node_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     workflow = load("text_to_image")
-    next(node for node in workflow["nodes"] if node["type"] == "CascadeSampleStageC")["type"] = "CascadeSampleStageZ"
+    next(node for node in workflow["nodes"] if node["type"] == "CascadeSampleStageC")["type"] = (
+        "CascadeSampleStageZ"
+    )
     file = tmp_path / "other.json"
     file.write_text(json.dumps(workflow), encoding="utf-8")
     assert main(["run", str(file), "--output-dir", str(tmp_path)]) == 2
@@ -145,20 +207,34 @@ def pictures(folder: Path, captions: bool) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("prepare, words", [
-    (lambda folder: folder.mkdir(parents=True), ["mine", "no picture was found"]),
-    (lambda folder: pictures(folder, captions=True), ["1 of 3", "0.png", "caption"]),
-    (lambda folder: pictures(folder, captions=False), ["3 of 3", "caption"]),
-])
-def test_what_is_wrong_with_a_folder_is_told(prepare: Any, words: list[str], tmp_path: Path,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "prepare, words",
+    [
+        (lambda folder: folder.mkdir(parents=True), ["mine", "no picture was found"]),
+        (lambda folder: pictures(folder, captions=True), ["1 of 3", "0.png", "caption"]),
+        (lambda folder: pictures(folder, captions=False), ["3 of 3", "caption"]),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_told(
+    prepare: Any, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     prepare(tmp_path / "input" / "mine")
-    code = main(["run", str(ROOT / "workflows" / "teach_a_concept.json"), "--output-dir", str(tmp_path / "output"),
-                 "--input-dir", str(tmp_path / "input"), "--set", "Twenty pictures of a crescent.path=mine", *SHORT,
-                 "--only", "Export the LoRA"])
+    code = main(
+        [
+            "run",
+            str(ROOT / "workflows" / "teach_a_concept.json"),
+            "--output-dir",
+            str(tmp_path / "output"),
+            "--input-dir",
+            str(tmp_path / "input"),
+            "--set",
+            "Twenty pictures of a crescent.path=mine",
+            *SHORT,
+            "--only",
+            "Export the LoRA",
+        ]
+    )
     said = capsys.readouterr()
     text = said.out + said.err
     assert code == 1, text
     assert not [word for word in words if word not in text], text
-
-
