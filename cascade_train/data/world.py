@@ -157,7 +157,7 @@ def vocabulary() -> tuple[str, ...]:
         + ["one big little tiny and with above below of an image photo style new concept thing heart moon"]
         + ["arrow flower leaf shape shapes colour center gray"]
     )
-    words = {word for word in re.findall(r"[a-z]+", re.sub(r"\{\w+\}", " ", text))}
+    words = set(re.findall(r"[a-z]+", re.sub(r"\{\w+\}", " ", text)))
     return tuple(sorted(words))
 
 
@@ -277,7 +277,7 @@ def _draw_scene(rng: np.random.Generator, kind: str) -> Scene:
     sizes = ("small", "medium", "large")[: 4 - count]
     size = sizes[rng.integers(len(sizes))]
     low, high = RADII[size]
-    radius = float(rng.uniform(low, min(high, 15.0) if count == 2 else min(high, 11.0) if count == 3 else high))
+    radius = float(rng.uniform(low, min(high, {1: high, 2: 15.0, 3: 11.0}[count])))
     if count == 1:
         place = tuple(PLACES)[rng.integers(len(PLACES))]
         return Scene(shape, colour, background, 1, size, place, radius, (_centre(rng, place, radius),))

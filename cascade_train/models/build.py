@@ -51,7 +51,7 @@ def config_for(part: Part, shapes: Shapes, metadata: Mapping[str, str] | None = 
 
             return {"widths": list(widths_from_shapes(shapes))}
     except (KeyError, IndexError):
-        raise CascadeError(f"the file does not hold {part}", fix="Choose the file made for this part") from None
+        raise CascadeError(f"the file does not hold {part}", fix="Choose the file of this part") from None
     raise CascadeError(f"{part} needs a folder with config.json")
 
 
@@ -134,7 +134,7 @@ def load(part: Part, path: Path, dtype: torch.dtype | None = None) -> nn.Module:
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Put ``tensors`` into ``module`` (which may lie on ``meta``), every one of them and of the right shape."""
+    """Put ``tensors`` into ``module`` (which may lie on ``meta``): all of them, and of the right shapes."""
     import torch
 
     wanted = module.state_dict()
@@ -193,7 +193,7 @@ def load_tokenizer(folder: Path) -> Any:
         if (place / "vocab.json").is_file() or (place / "tokenizer.json").is_file():
             return CLIPTokenizer.from_pretrained(str(place), local_files_only=True)
     raise CascadeError("no tokenizer beside the text encoder", where=str(folder),
-                       fix="Put vocab.json and merges.txt into its folder, or a folder 'tokenizer' next to it")
+                       fix="Put vocab.json and merges.txt into its folder, or into 'tokenizer' next to it")
 
 
 def _tupled(value: Any) -> Any:

@@ -19,7 +19,7 @@ def encode_image(image_model: nn.Module, images: Tensor) -> Tensor:
     height, width = images.shape[-2:]
     scale = side / min(height, width)
     size = (max(side, round(height * scale)), max(side, round(width * scale)))
-    resized = F.interpolate(images, size=size, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
+    resized = F.interpolate(images, size=size, mode="bicubic", antialias=True).clamp(0, 1)
     top, left = (size[0] - side) // 2, (size[1] - side) // 2
     cropped = resized[..., top:top + side, left:left + side]
     mean = torch.tensor(MEAN, device=images.device).view(1, 3, 1, 1)

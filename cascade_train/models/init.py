@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
 INITS = ("random", "nano")
 
-CONSTANT = 80.0
+CONSTANT = 100.0
 """Size of the constant channels in the last level, against about 1 for everything else there."""
 
-CONSTANTS = 16
+CONSTANTS = 8
 """Number of constant channels a level has, half of them negative."""
 
-SHIFT = 7.0
-"""Where GELU is the identity to 1e-5 for what passes through it (half of x, |x| < 5)."""
+AMOUNT = 0.02
+"""Size of x against the constants at the embedding."""
+
+QUIET = 0.2
+"""By how much the first block works with smaller inner values: what it writes comes before x is amplified."""
 
 
 def initial(part: Part, init: str, config: str, seed: int, models: ModelsSpec) -> nn.Module:
@@ -60,11 +63,14 @@ def initial(part: Part, init: str, config: str, seed: int, models: ModelsSpec) -
 
             folder = Path(library.part_file(models, "text").path)
             module.tokenizer = build.load_tokenizer(folder)  # type: ignore[assignment]
+        if part in ("stage_a", "compressor", "previewer"):
+            # up to twice as fast on a CPU; values and names are the same
+            module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return module.float()
 
 
-def scaled_copy(net: StableCascadeUNet, log_snr_points: int = 2048) -> None:
-    """Make a two-level Stage C start as ε̂ = √(1−ᾱ)·x, exact to about 1e-4, without changing its architecture.
+def scaled_copy(net: StableCascadeUNet) -> None:
+    """Make a two-level Stage C start as ε̂ = √(1−ᾱ)·x, exact to about 2e-4, without changing its architecture.
 
     Why: near t = 1 the right answer is ε ≈ x, and what the text has to say about the picture is only
     √ᾱ = 0.01 … 0.08 of it. A network that must first learn to copy its input through its blocks is off by
@@ -73,44 +79,46 @@ def scaled_copy(net: StableCascadeUNet, log_snr_points: int = 2048) -> None:
     unit variance), so everything that training adds is about the picture.
 
     How, in the words of the code:
-    - A level has ``copy`` channels that carry x, ``const`` channels that hold large constants, and free
-      ones. The layer norms divide by a deviation that the constants dominate, so they scale x almost
-      exactly linearly.
-    - The embedding leaves the copy at about 0.02·x; the first time block brings it to x. The last level
-      takes it from the skip connection through an MLP at a place where GELU is the identity.
+    - The outer level has ``plus`` and ``minus`` channels that carry x and −x, ``const`` channels that hold
+      large constants, and free ones. The layer norms divide by a deviation that the constants dominate, so
+      they scale x almost exactly linearly; the mean they take away falls out of the difference plus − minus.
+    - The embedding leaves x small; the first time block brings it to x. The last level takes it from the
+      skip connection through GELU(u) − GELU(−u) = u.
     - The time dependence √(1−ᾱ) is a least-squares fit on the time embedding in the last time block.
-    - No block writes to copy and const channels at the start; free channels begin as in the library.
+    - No block writes to these channels at the start; free channels begin as in the library.
     - Constants meet zero padding at the borders, so convolutions can tell where they are from the first
       step on.
     - Text attention starts stronger than the library's, so that captions matter early.
+
+    Exactness is not enough: one step of Adam moves every weight by the learning rate, so weights whose
+    inputs are large or whose outputs are amplified are kept out of the copy's way.
 
     The network needs patch size 1 and strided levels.
     """
     config = net.config
     channels, (w0, w1) = config.in_channels, config.block_out_channels
-    copy, const = slice(0, channels), slice(channels, channels + CONSTANTS)
-    free0, held = slice(channels + CONSTANTS, w0), slice(0, channels + CONSTANTS)
+    plus, minus = slice(0, channels), slice(channels, 2 * channels)
+    const = slice(2 * channels, 2 * channels + CONSTANTS)
+    held, free = slice(0, const.stop), slice(const.stop, w0)
     sign = torch.tensor([1.0, -1.0]).repeat(CONSTANTS // 2)
-    amount = 0.01
+    eye = torch.eye(channels)
 
-    embedding = net.embedding[1]
-    embedding.weight[copy] = amount * torch.eye(channels)[:, :, None, None]
+    embedding = net.embedding[1]  # a norm follows, so its scale is free: large weights move less in a step
+    embedding.weight.zero_()
+    embedding.weight[plus], embedding.weight[minus] = eye[:, :, None, None], -eye[:, :, None, None]
     embedding.bias.zero_()
-    embedding.weight[const] = 0
-    embedding.bias[const] = sign
-    mixed = torch.randn(w0 - free0.start, channels, 1, 1) * amount / math.sqrt(channels)
-    # columns that sum to zero, so that the norm finds no mean to take away
-    embedding.weight[free0] = mixed - (mixed.sum(0) + amount) / len(mixed)
-    others = float(embedding.weight.square().sum())  # what x of unit variance adds to the constants' power
-    seen = amount / math.sqrt((CONSTANTS + others) / w0)  # of x, after the embedding's norm
+    embedding.bias[const] = sign / AMOUNT
+    seen = AMOUNT / math.sqrt((CONSTANTS + 2 * channels * AMOUNT**2) / w0)  # of x, after that norm
 
     first, time, attention = net.down_blocks[0][:3]
-    _gain(first.depthwise, copy, 1 / seen)
-    _gain(first.depthwise, free0, 1 / seen)
+    _gain(first.depthwise, slice(0, 2 * channels), 1 / seen)
     _gain(first.depthwise, const, 0.4)
     _time_zero(time, held, w0)
-    time.mapper.bias[copy] = 1 / seen - 1
+    time.mapper.bias[:2 * channels] = 1 / seen - 1
     _silence(first, attention, held)
+    first.channelwise[0].weight *= QUIET
+    first.channelwise[0].bias *= QUIET
+    first.channelwise[4].weight /= QUIET
     for index in range(3, len(net.down_blocks[0]), 3):
         _plain_layer(net.down_blocks[0][index:index + 3], held, const, w0, 0.4)
 
@@ -131,29 +139,29 @@ def scaled_copy(net: StableCascadeUNet, log_snr_points: int = 2048) -> None:
     last = net.up_blocks[1]
     for index in range(0, len(last), 3):
         _plain_layer(last[index:index + 3], held, const, w0, 1 / CONSTANT)
-    others = channels + 0.4 * (w0 - free0.start)
-    big = math.sqrt((CONSTANTS * CONSTANT**2 + others) / w0)
     for index in range(2, len(last), 3):
-        # its norm is dominated by the constants: make up for it, and do not look at them
-        for projection in (last[index].attention.to_q, last[index].attention.to_k, last[index].attention.to_v):
+        # the constants fill its norm; do not look at them too hard
+        inner = last[index].attention
+        for projection in (inner.to_q, inner.to_k, inner.to_v):
             projection.weight[:, const] *= 0.1
     mlp = last[0].channelwise
-    units = slice(0, channels)
-    mlp[0].weight[units] = 0
-    mlp[0].weight[units, w0:w0 + channels] = 0.5 * torch.eye(channels)
-    mlp[0].bias[units] = SHIFT
-    mlp[4].weight[held] = 0
-    mlp[4].weight[:, units] = 0
-    mlp[4].weight[copy, units] = 2.0 * torch.eye(channels)
-    mlp[4].bias[copy] = -2.0 * SHIFT
-    _fit_time(net, last[-2], copy, log_snr_points)
+    up_units, down_units = slice(0, channels), slice(channels, 2 * channels)
+    both = slice(0, 2 * channels)
+    mlp[0].bias[both] = 0
+    mlp[0].weight[both] = 0
+    skip = slice(w0, w0 + 2 * channels)
+    mlp[0].weight[up_units, skip] = torch.cat([eye, -eye], dim=1) / 2
+    mlp[0].weight[down_units, skip] = torch.cat([-eye, eye], dim=1) / 2
+    mlp[4].weight[:, both] = 0
+    mlp[4].weight[plus, both] = torch.cat([eye, -eye], dim=1)
+    mlp[4].weight[minus, both] = torch.cat([-eye, eye], dim=1)
+    _fit_time(net, last[-2], slice(0, 2 * channels))
 
+    power = CONSTANTS * CONSTANT**2 + 2 * channels + 0.4 * (free.stop - free.start)
     out = net.clf[1]
     out.weight.zero_()
     out.bias.zero_()
-    out.weight[:, copy] = big * torch.eye(channels)[:, :, None, None]
-    # the constants sum to zero but for the mean that the norm took away: give it back
-    out.weight[:, const] = -big / CONSTANTS
+    out.weight[:, both] = torch.cat([eye, -eye], dim=1)[:, :, None, None] * math.sqrt(power / w0) / 2
     for block in (*net.down_blocks[0], *level1, *last):
         if hasattr(block, "kv_mapper"):
             block.kv_mapper[1].weight *= 3.0
@@ -192,7 +200,7 @@ def _gain(depthwise: nn.Conv2d, channels: slice, gain: float) -> None:
     depthwise.bias[channels] = 0
 
 
-def _fit_time(net: StableCascadeUNet, block: nn.Module, copy: slice, points: int) -> None:
+def _fit_time(net: StableCascadeUNet, block: nn.Module, copy: slice, points: int = 2048) -> None:
     """Fit √(1−ᾱ(t)) − 1 on the time embedding and put it into the scale of the ``copy`` channels."""
 
     from cascade_train.diffusion.schedule import alpha_sigma, logsnr, time_input
@@ -227,8 +235,8 @@ def _settings(part: Part, config: str) -> dict[str, Any]:
     try:
         value = json.loads(config)
     except ValueError:
-        raise CascadeError(f"'{config[:60]}' is no configuration", fix="Use JSON, or leave it empty") from None
-    return value[part] if part in value else value
+        raise CascadeError(f"'{config[:60]}' is no configuration", fix="Use JSON, or none") from None
+    return value.get(part, value)
 
 
 def _seed_of(seed: int, part: Part) -> int:

@@ -23,7 +23,7 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 def without_prefix(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """``tensors`` without the prefix that all-in-one checkpoints give the network; others are dropped then."""
+    """``tensors`` without the prefix of all-in-one checkpoints; tensors without it are dropped then."""
     for prefix in PREFIXES:
         found = {key[len(prefix):]: value for key, value in tensors.items() if key.startswith(prefix)}
         if found:
@@ -118,7 +118,8 @@ def unet_config(shapes: Shapes) -> dict[str, Any]:
     in_channels = 16 if stage == "stage_c" else 4
     switched = stage == "stage_c" and "down_downscalers.1.1.blocks.0.weight" in shapes
     timestep = next(key for key in shapes if key.endswith(".mapper.weight"))
-    conditions = [name for name in ("sca", "crp") if timestep.replace(".mapper.", f".mapper_{name}.") in shapes]
+    conditions = [name for name in ("sca", "crp")
+                  if timestep.replace(".mapper.", f".mapper_{name}.") in shapes]
     attends = ["SDCascadeAttnBlock" in level for level in types]
     return {
         "in_channels": in_channels,
@@ -162,7 +163,7 @@ def _blocks(shapes: Shapes, side: str, level: int) -> tuple[tuple[str, ...], int
             break
         kinds.append(kind)
     if not kinds:
-        raise CascadeError(f"{side}.{level} holds no blocks", fix="The file is not complete; download it again")
+        raise CascadeError(f"{side}.{level} holds no blocks", fix="The file is incomplete; download it again")
     period = next((i for i in range(1, len(kinds)) if kinds[i] == kinds[0]), len(kinds))
     return tuple(kinds[:period]), len(kinds) // period
 

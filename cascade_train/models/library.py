@@ -114,7 +114,7 @@ def load_models(source: str = NANO, *, host: Host, variant: Variant = "full", pr
             missing.append(f"{part} ({names[0]} in {MODEL_FOLDERS[part][0]})")
     if missing:
         raise CascadeError(f"files of Stable Cascade are missing: {', '.join(missing)}",
-                           fix="Put them into ComfyUI's model folders or name them; or use the bundled nano models")
+                           fix="Put them into ComfyUI's model folders, name them, or use the bundled nano")
     return ModelsSpec(name=f"Stable Cascade {variant}", parts=tuple(found), precision=precision)
 
 
@@ -262,7 +262,7 @@ def _official(part_name: Part, variant: str, host: Host) -> Path | None:
     for folder in MODEL_FOLDERS[part_name]:
         for root in host.folders.models.get(folder, ()):
             for name in names:
-                for candidate in (root / name, root / "stable-cascade" / name, root / "Stable-Cascade" / name):
-                    if candidate.exists():
-                        return candidate
+                for place in (root, root / "stable-cascade", root / "Stable-Cascade"):
+                    if (place / name).exists():
+                        return place / name
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ STAGE_C: dict[str, Any] = {
     "conditioning_dim": 128,
     "block_out_channels": [80, 160],
     "num_attention_heads": [5, 10],
-    "down_num_layers_per_block": [1, 3],
-    "up_num_layers_per_block": [3, 2],
+    "down_num_layers_per_block": [1, 2],
+    "up_num_layers_per_block": [2, 1],
     "down_blocks_repeat_mappers": [1, 1],
     "up_blocks_repeat_mappers": [1, 1],
     "block_types_per_layer": [[_RES, _TIME, _ATTN], [_RES, _TIME, _ATTN]],
@@ -60,7 +61,7 @@ STAGE_B: dict[str, Any] = {
     "timestep_conditioning_type": ["sca"],
 }
 
-STAGE_A: dict[str, Any] = {"width": 48, "inner": 96, "blocks": 4, "latent": 4, "codes": 1024}
+STAGE_A: dict[str, Any] = {"width": 32, "inner": 64, "blocks": 3, "latent": 4, "codes": 1024}
 
 COMPRESSOR: dict[str, Any] = {
     "blocks": [
@@ -115,7 +116,7 @@ def merges() -> list[tuple[str, str]]:
     words = [[*word[:-1], word[-1] + "</w>"] for word in world_words()]
     out: list[tuple[str, str]] = []
     while True:
-        pairs = Counter(pair for word in words for pair in zip(word, word[1:]))
+        pairs = Counter(pair for word in words for pair in pairwise(word))
         if not pairs:
             return out
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
@@ -141,7 +142,8 @@ def write_tokenizer(folder: Path) -> None:
     special = {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>",
                "unk_token": "<|endoftext|>"}
     write_text(folder / "special_tokens_map.json", json.dumps(special, indent=2) + "\n")
-    about = {**special, "model_max_length": TEXT_LENGTH, "tokenizer_class": "CLIPTokenizer", "do_lower_case": True}
+    about = {**special, "model_max_length": TEXT_LENGTH, "tokenizer_class": "CLIPTokenizer",
+             "do_lower_case": True}
     write_text(folder / "tokenizer_config.json", json.dumps(about, indent=2) + "\n")
 
 

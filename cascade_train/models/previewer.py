@@ -24,8 +24,11 @@ class Previewer(nn.Module):
         layers: list[nn.Module] = []
         before = channels
         for level, width in enumerate(self.widths):
-            first = nn.Conv2d(before, width, 1) if level == 0 else nn.ConvTranspose2d(before, width, 2, stride=2)
-            layers += [first, nn.GELU(), nn.BatchNorm2d(width)]
+            if level:
+                layers.append(nn.ConvTranspose2d(before, width, 2, stride=2))
+            else:
+                layers.append(nn.Conv2d(before, width, 1))
+            layers += [nn.GELU(), nn.BatchNorm2d(width)]
             layers += [nn.Conv2d(width, width, 3, padding=1), nn.GELU(), nn.BatchNorm2d(width)]
             before = width
         self.blocks = nn.Sequential(*layers, nn.Conv2d(before, 3, 1))

@@ -106,7 +106,7 @@ class StageA(nn.Module):
         return self.raw(images) / SCALE
 
     def decode(self, latents: Tensor, quantize: bool = False) -> Tensor:
-        """Pictures, not clamped, of latents as Stage B sees them; ``quantize`` takes the nearest codes first."""
+        """Pictures, not clamped, of latents as Stage B sees them; ``quantize``: of their nearest codes."""
         raw = latents * SCALE
         return self.pictures(self.vquantizer(raw) if quantize else raw)
 

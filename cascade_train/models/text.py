@@ -77,7 +77,8 @@ def matching_ids(tokenizer: Any, pattern: str) -> list[int]:
     except re.error as problem:
         raise CascadeError(f"'{pattern}' is no regular expression: {problem}") from None
     special = set(tokenizer.all_special_ids)
-    ids = sorted(i for entry, i in tokenizer.get_vocab().items() if i not in special and wanted.fullmatch(entry))
+    entries = tokenizer.get_vocab().items()
+    ids = sorted(i for entry, i in entries if i not in special and wanted.fullmatch(entry))
     if not ids:
         raise CascadeError(f"no vocabulary entry matches '{pattern}'",
                            fix="Whole words end in </w>, such as snail</w>")

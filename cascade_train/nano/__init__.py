@@ -1,0 +1,1 @@
+"""Making the nano models: a small Stable Cascade trained from nothing by the library's own runs."""

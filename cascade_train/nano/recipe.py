@@ -1,0 +1,100 @@
+"""What nano is trained on and for how long: every stage as a `RunSpec`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cascade_train.data.spec import BucketSpec, Dataset, WeightedSource, WorldSource
+from cascade_train.models.spec import ModelsSpec
+from cascade_train.training.spec import FullTarget, OptimizerSpec, RunSpec
+
+Stage = Literal["stage_a", "compressor", "stage_b", "stage_c"]
+
+PHASES: tuple[tuple[Stage, ...], ...] = (("stage_a", "compressor"), ("stage_b", "stage_c"))
+"""Stages of one phase need nothing of each other and train side by side."""
+
+RESULT_PARTS: dict[Stage, tuple[str, ...]] = {
+    "stage_a": ("stage_a",),
+    "compressor": ("compressor", "previewer"),
+    "stage_b": ("stage_b",),
+    "stage_c": ("stage_c", "text"),
+}
+"""The parts that each stage's run makes."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Lengths and sizes of one `nano make`. ``config`` names the widths; ``pictures``, ``pictures_b``
+    (for Stage B) and ``captions`` are how many samples there are of the rich and the captioned world."""
+
+    name: str = "full"
+    config: str = ""
+    seed: int = 0
+    pictures: int = 32768
+    pictures_b: int = 16384
+    captions: int = 20480
+    steps_a: int = 1900
+    steps_compressor: int = 1900
+    steps_b: int = 5000
+    steps_c: int = 10000
+    batch_pictures: int = 16
+    batch: int = 32
+
+
+FULL = Recipe()
+QUICK = Recipe(name="quick", config="quick", pictures=512, pictures_b=256, captions=256, steps_a=60,
+               steps_compressor=60, steps_b=60, steps_c=60, batch_pictures=8, batch=16)
+
+
+def recipe(quick: bool = False, seed: int = 0) -> Recipe:
+    """The full recipe, or the one that only shows that every part learns."""
+    return replace(QUICK if quick else FULL, seed=seed)
+
+
+def steps_of(stage: Stage, of: Recipe) -> int:
+    """Optimizer updates of a stage."""
+    return {"stage_a": of.steps_a, "compressor": of.steps_compressor, "stage_b": of.steps_b,
+            "stage_c": of.steps_c}[stage]
+
+
+def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
+    """The run that trains ``stage`` on top of the parts in ``models``.
+
+    Stage A and the compressor see rich pictures, so that they can draw what no caption names. Stage B sees
+    the same; its captions are always empty, as the text encoder is only being trained. Stage C sees captioned
+    scenes and trains the text encoder with it; why it starts and is weighted as it is, is told in
+    `models.init.scaled_copy`.
+    """
+    total = steps_of(stage, of)
+    warm = min(100, total // 5)
+    if stage in ("stage_a", "compressor"):
+        return RunSpec(
+            models=models, dataset=_world("rich", of.seed + 1, of.pictures), seed=of.seed,
+            target=FullTarget(part=stage, init="nano", config=of.config,
+                              also=("previewer",) if stage == "compressor" else ()),
+            optimizer=OptimizerSpec(learning_rate=2e-3, betas=(0.9, 0.99), schedule="cosine", warmup=warm),
+            batch_size=of.batch_pictures, total_steps=total, loss_weight="none", label=f"nano {stage}",
+        )
+    if stage == "stage_b":
+        return RunSpec(
+            models=models, dataset=_world("rich", of.seed + 1, of.pictures_b), seed=of.seed,
+            target=FullTarget(part="stage_b", init="nano", config=of.config, condition_size=1.0,
+                              pyramid_noise=False),
+            optimizer=OptimizerSpec(learning_rate=1.5e-3, schedule="cosine", warmup=warm, ema=0.999),
+            batch_size=of.batch, total_steps=total, caption_dropout=1.0, loss_weight="none",
+            label="nano stage_b",
+        )
+    return RunSpec(
+        models=models, dataset=_world("captioned", of.seed + 2, of.captions), seed=of.seed,
+        target=FullTarget(part="stage_c", init="nano", config=of.config, also=("text",)),
+        optimizer=OptimizerSpec(learning_rate=1.5e-3, schedule="cosine", warmup=warm, ema=0.999),
+        batch_size=of.batch, total_steps=total, caption_dropout=0.1, image_share=0.0,
+        loss_weight="min_snr_inverse", label="nano stage_c",
+    )
+
+
+def _world(kind: str, seed: int, count: int) -> Dataset:
+    # Whole pictures: a crop would move what captions place
+    return Dataset(sources=(WeightedSource(WorldSource(kind, seed, count)),),
+                   buckets=BucketSpec(crop="center"))

@@ -1,0 +1,118 @@
+"""How well models draw nano's world: captions of combinations that training never showed, each judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from cascade_train.data.world import draw_scene, parse, render, scene
+from cascade_train.models.spec import ModelsSpec
+from cascade_train.nano.judge import look, verdict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CAPTIONS = 300
+PICTURES = 64
+"""Pictures that are reconstructed for `Scores.psnr`."""
+
+SEED = 77
+GOALS = {"background": 0.97, "colour": 0.95, "shape": 0.80, "count": 0.88, "all": 0.72, "psnr": 26.0}
+"""What nano has to reach."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Shares of pictures that are right in each attribute and in all at once; ``psnr`` in dB of held-out
+    pictures through compressor, Stage B and Stage A; ``judge_…`` what the judge says of real renderings of
+    the same captions."""
+
+    background: float
+    colour: float
+    shape: float
+    count: float
+    size: float
+    place: float
+    all: float
+    psnr: float
+    judge_shape: float
+    judge_all: float
+    captions: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: round(value, 4) if isinstance(value, float) else value
+                for key, value in asdict(self).items()}
+
+    def missed(self) -> list[str]:
+        """The goals that are not reached, as short texts."""
+        return [f"{name} {getattr(self, name):.3f} < {goal}" for name, goal in GOALS.items()
+                if getattr(self, name) < goal]
+
+
+def score(models: ModelsSpec, *, captions: int = CAPTIONS, pictures: int = PICTURES,
+          told: Callable[[int, int], None] = lambda done, total: None) -> Scores:
+    """Score ``models`` with default sampling settings, Stage C → B → A."""
+    import numpy as np
+    import torch
+
+    from cascade_train.models.stage_a import psnr
+    from cascade_train.sampling.pipeline import reconstruct, text_to_image
+
+    wanted = [scene("held-out", SEED, index) for index in range(captions)]
+    totals: dict[str, int] = {}
+    real = {"shape": 0, "all": 0}
+    batch = 50
+    for start in range(0, captions, batch):
+        part = wanted[start:start + batch]
+        drawn = text_to_image(models, [caption for _, caption in part],
+                              seeds=[SEED * 1000 + start + index for index in range(len(part))],
+                              preview=False)
+        for picture, (chosen, caption) in zip(as_bytes(drawn), part):
+            answer = verdict(look(picture), parse(caption))
+            for name, right in answer.items():
+                totals[name] = totals.get(name, 0) + right
+            truth = verdict(look(draw_scene(chosen)), parse(caption))
+            real = {name: count + truth[name] for name, count in real.items()}
+        told(min(start + batch, captions), captions)
+    shown = np.stack([render("held-out", SEED + 1, index)[0] for index in range(pictures)])
+    images = torch.from_numpy(shown).float() / 255
+    again = reconstruct(models, images)
+    quality = float(psnr(again, images).mean())
+    shares = {name: count / captions for name, count in totals.items()}
+    return Scores(**shares, psnr=quality, judge_shape=real["shape"] / captions,
+                  judge_all=real["all"] / captions, captions=captions)
+
+
+def contact_sheet(models: ModelsSpec, count: int = 48) -> Any:
+    """``count`` samples of held-out captions, eight a row, each with its caption, as a PIL picture."""
+    from PIL import Image, ImageDraw
+
+    from cascade_train.sampling.pipeline import text_to_image
+
+    captions = [scene("held-out", SEED + 2, index)[1] for index in range(count)]
+    drawn = as_bytes(text_to_image(models, captions, seeds=list(range(count)), preview=False))
+    cell, text, columns = 128, 40, 8
+    rows = -(-count // columns)
+    sheet = Image.new("RGB", (columns * cell, rows * (cell + text)), "white")
+    pen = ImageDraw.Draw(sheet)
+    for number, (picture, caption) in enumerate(zip(drawn, captions)):
+        x, y = number % columns * cell, number // columns * (cell + text)
+        sheet.paste(Image.fromarray(picture).resize((cell, cell), Image.Resampling.NEAREST), (x, y))
+        pen.multiline_text((x + 2, y + cell + 1), _wrapped(caption, 21), fill="black", spacing=1,
+                           font_size=10)
+    return sheet
+
+
+def as_bytes(images: Tensor) -> Any:
+    """Pictures (N, H, W, 3) in [0, 1] as a uint8 array."""
+    return (images.clamp(0, 1) * 255).round().byte().cpu().numpy()
+
+
+def _wrapped(text: str, width: int) -> str:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines[:3])
