@@ -15,15 +15,15 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.digest import canonical
 from cascade_train.errors import CascadeError
 from cascade_train.files import write_json
-from cascade_train.training.spec import Position
-from cascade_train.training.trained import TRAINED_JSON, TRAINED_TENSORS
+from cascade_train.training.spec import Block, Position
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 STATE = "state.safetensors"
 INFO = "checkpoint.json"
@@ -40,6 +40,8 @@ class Saved:
     step: int
     tag: str
     kind: Kind
+    blocks: tuple[Block, ...] = ()
+    """The way that led here, for looking at a folder without the graph that made it."""
 
 
 def checkpoints_folder(position: Position) -> Path:
@@ -58,13 +60,18 @@ def folder_of(position: Position) -> Path:
 
 def truncated(position: Position, step: int) -> Position:
     """The position ``step`` steps along the way to ``position`` (0 ≤ step ≤ position.step)."""
-    blocks, left = [], step
-    for block in position.blocks:
+    return replace(position, blocks=cut(position.blocks, step))
+
+
+def cut(blocks: tuple[Block, ...], step: int) -> tuple[Block, ...]:
+    """The part of the way ``blocks`` that leads to ``step``."""
+    kept, left = [], step
+    for block in blocks:
         if left <= 0:
             break
-        blocks.append(replace(block, steps=min(block.steps, left)))
+        kept.append(replace(block, steps=min(block.steps, left)))
         left -= block.steps
-    return replace(position, blocks=tuple(blocks))
+    return tuple(kept)
 
 
 def listed(run_folder: Path) -> list[Saved]:
@@ -74,8 +81,9 @@ def listed(run_folder: Path) -> list[Saved]:
     for folder in root.iterdir() if root.is_dir() else ():
         step, _, tag = folder.name.partition("-")
         if step.isdigit() and tag and (folder / INFO).is_file():
-            kind = json.loads((folder / INFO).read_text(encoding="utf-8")).get("kind", "block end")
-            found.append(Saved(folder, int(step), tag, kind))
+            info = json.loads((folder / INFO).read_text(encoding="utf-8"))
+            blocks = tuple(Block(each["steps"], each.get("learning_rate")) for each in info["blocks"])
+            found.append(Saved(folder, int(step), tag, info["kind"], blocks))
     return sorted(found, key=lambda saved: (saved.step, saved.tag))
 
 
@@ -105,18 +113,22 @@ def write(position: Position, kind: Kind, state: Mapping[str, Tensor],
     Raises:
         CascadeError: the disk is full or cannot be written; checkpoints from before are untouched.
     """
+    from cascade_train.models.applied import TRAINED_JSON, TRAINED_TENSORS
+
     folder = folder_of(position)
     beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
         beside.mkdir(parents=True)
-        _save(beside / STATE, state)
         result_kind, tensors, settings = trained
+        shared = _in_result(state, tensors)
+        _save(beside / STATE, {name: value for name, value in state.items()
+                               if name.partition("/")[0] not in shared})
         _save(beside / TRAINED_TENSORS, tensors)
         _json(beside / TRAINED_JSON, {"format": 1, "kind": result_kind, "settings": settings})
         _json(beside / INFO, {
             "format": 1, "kind": kind, "step": position.step, "position": position.name,
             "blocks": canonical(position.blocks), "training_seconds": round(seconds, 1),
-            "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "in_trained": shared, "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         })
         if folder.exists():
             shutil.rmtree(folder)
@@ -138,7 +150,24 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The state tensors (CPU) and ``checkpoint.json`` of a checkpoint folder."""
     from safetensors.torch import load_file
 
-    return load_file(folder / STATE), json.loads((folder / INFO).read_text(encoding="utf-8"))
+    from cascade_train.models.applied import TRAINED_TENSORS
+
+    info = json.loads((folder / INFO).read_text(encoding="utf-8"))
+    state = load_file(folder / STATE)
+    if info["in_trained"]:
+        for name, value in load_file(folder / TRAINED_TENSORS).items():
+            state.update({f"{group}/{name}": value for group in info["in_trained"]})
+    return state, info
+
+
+def _in_result(state: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:
+    """Groups of the state whose every tensor the result holds under the same name: these are written once."""
+    groups: dict[str, bool] = {}
+    for name, value in state.items():
+        group, _, own = name.partition("/")
+        same = own in tensors and tensors[own].data_ptr() == value.data_ptr() and value.numel() > 0
+        groups[group] = groups.get(group, True) and same
+    return sorted(group for group, all_there in groups.items() if all_there)
 
 
 def sweep(run_folder: Path) -> None:
@@ -151,9 +180,15 @@ def sweep(run_folder: Path) -> None:
 def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
-    save_file({name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}, path)
+    save_file({name: _whole(value) for name, value in tensors.items()}, path)
     path.chmod(0o644)  # the library makes its files private; a run folder may be shared
     _sync(path)
+
+
+def _whole(value: Tensor) -> Tensor:
+    """``value`` on the CPU in memory of its own."""
+    out = value.detach().cpu().contiguous()
+    return out if out.untyped_storage().nbytes() == out.numel() * out.element_size() else out.clone()
 
 
 def _json(path: Path, value: Any) -> None:

@@ -45,6 +45,19 @@ def held(run_folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def holder(run_folder: Path) -> str:
+    """Who trains the run now, for people; empty when nobody does."""
+    lock = FileLock(run_folder / LOCK)
+    if not (run_folder / LOCK).exists():
+        return ""
+    try:
+        lock.acquire(timeout=0)
+    except (Timeout, OSError):
+        return _holder(run_folder)
+    lock.release()
+    return ""
+
+
 def _holder(run_folder: Path) -> str:
     try:
         holder = json.loads((run_folder / HOLDER).read_text(encoding="utf-8"))

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from cascade_train.digest import digest
+from cascade_train.errors import CascadeError
 from cascade_train.training.spec import Position
 
 METRICS = "metrics.jsonl"
@@ -27,10 +29,10 @@ class Metrics:
 
     @property
     def last_loss(self) -> float:
-        """The mean loss of the last tenth of the steps (at least one, at most 100); NaN without steps."""
+        """The mean loss of the last 50 steps, or of as many as there are; NaN without any."""
         if not self.rows:
             return float("nan")
-        tail = self.rows[-min(100, max(1, len(self.rows) // 10)):]
+        tail = self.rows[-50:]
         return float(sum(row["loss"] for row in tail) / len(tail))
 
 
@@ -64,10 +66,17 @@ class MetricsFile:
         self._file.write(json.dumps({"branch": self.branch, **row}) + "\n")
 
     def flush(self) -> None:
-        self._file.flush()
+        """Hand what was appended to the disk; CascadeError when it is full."""
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise CascadeError(f"the metrics cannot be written: {error.strerror or error}",
+                               where=self._file.name,
+                               fix="Free space and run again; what was saved before is whole") from error
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what could not be written has been told by `flush`
+            self._file.close()
 
 
 def read_metrics(position: Position) -> Metrics:

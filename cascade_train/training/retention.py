@@ -1,8 +1,8 @@
 """The one place that decides which checkpoints may be deleted.
 
 A checkpoint written at the end of a block is a position that a graph may still name: it stays until a person
-asks for it to go. One that was saved on the way is only there so that a stop costs little: it goes as soon as
-a later checkpoint lies further along the same way.
+asks for it to go (``cascade-train runs prune``). One that was saved on the way is only there so that a stop
+costs little: it goes as soon as a later checkpoint lies further along the same way.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from cascade_train.training.checkpoints import Saved, listed, on_the_way, tag_of, truncated
+from cascade_train.training.checkpoints import Saved, cut, listed, on_the_way
 from cascade_train.training.spec import Position
 
 
@@ -20,17 +20,15 @@ def superseded(position: Position) -> list[Saved]:
     return [saved for saved in on_the_way(position) if saved.kind == "timed" and saved.step < position.step]
 
 
-def unneeded(run_folder: Path, named: Iterable[Position]) -> list[Saved]:
-    """The checkpoints of a run that no position in ``named`` is, nor needs to be reached from.
+def prunable(run_folder: Path, keep_steps: Iterable[int] = ()) -> list[Saved]:
+    """What a person who wants room may delete: checkpoints from which a later one was reached.
 
-    For each named position its own checkpoint stays; where that is missing, the newest one on the way to it.
+    The end of every branch stays, and every checkpoint at one of ``keep_steps``. A graph that still names one
+    of the others trains it again, from the newest one before it.
     """
-    keep: set[tuple[int, str]] = set()
-    for position in named:
-        newest = next(on_the_way(position), None)
-        if newest is not None:
-            keep.add((newest.step, newest.tag))
-    return [saved for saved in listed(run_folder) if (saved.step, saved.tag) not in keep]
+    everything, keep = listed(run_folder), set(keep_steps)
+    return [saved for saved in everything if saved.step not in keep and any(
+        later.step > saved.step and cut(later.blocks, saved.step) == saved.blocks for later in everything)]
 
 
 def delete(saved: Iterable[Saved]) -> int:
@@ -46,5 +44,3 @@ def delete(saved: Iterable[Saved]) -> int:
         count += 1
     return count
 
-
-__all__ = ["delete", "superseded", "tag_of", "truncated", "unneeded"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +43,12 @@ def start(spec: RunSpec, host: Host) -> Position:
     folder = host.folders.runs / spec.digest
     described = folder / "run.json"
     if host.rank == 0 and not described.exists():
-        write_json(described, {"format": 1, "digest": spec.digest, "label": spec.label,
-                               "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "spec": canonical(spec)})
+        try:
+            write_json(described, {"format": 1, "digest": spec.digest, "label": spec.label,
+                                   "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "spec": canonical(spec)})
+        except OSError as error:
+            raise CascadeError(f"the run folder cannot be written: {error.strerror or error}",
+                               where=str(folder), fix="Choose an output folder you may write to") from error
     return Position(spec, (), str(folder))
 
 
@@ -177,7 +181,8 @@ def _train_to(goal: Position, trainer: Trainer, host: Host, preview: Preview | N
         _save(goal, trainer, "block end", host, began)
     except BaseException:
         if trainer.whole and first < trainer.step <= goal.step and log is not None:
-            log.flush()
+            with suppress(CascadeError):
+                log.flush()
             _save_quietly(goal, trainer, host, began)
         raise
     finally:

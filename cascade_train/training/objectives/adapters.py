@@ -66,7 +66,8 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
 
     names = chosen_modules(unet, target.modules)
     if target.kind == "dora":
-        empty = [name for name in names if not unet.get_submodule(name).weight.flatten(1).any(dim=1).all()]
+        weights = {name: unet.get_parameter(f"{name}.weight") for name in names}
+        empty = [name for name, weight in weights.items() if not weight.flatten(1).any(dim=1).all()]
         if empty:
             raise CascadeError(f"DoRA cannot train '{empty[0]}': some of its rows are all zero",
                                fix="Use a plain LoRA, or leave that layer out")

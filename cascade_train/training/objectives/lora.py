@@ -91,8 +91,8 @@ def _with_rows(text: nn.Module, target: LoRATarget) -> tuple[nn.Module, list[dic
     table: nn.Embedding = text.text_model.embeddings.token_embedding  # type: ignore[union-attr, assignment]
     rows, values = rows_of(target.tokens, text.tokenizer, table.weight)
     text = with_new_tokens(text, [name for name, _ in target.tokens.new]).requires_grad_(False)
-    rows = [replace(row, id=int(text.tokenizer.convert_tokens_to_ids(row.name))) if row.new else row
-            for row in rows]
+    vocabulary: dict[str, int] = text.tokenizer.get_vocab()  # type: ignore[operator, union-attr]
+    rows = [replace(row, id=vocabulary[row.name]) if row.new else row for row in rows]
     embeddings: nn.Module = text.text_model.embeddings  # type: ignore[union-attr, assignment]
     embeddings.token_embedding = RowEmbedding(embeddings.token_embedding, rows, values)  # type: ignore[arg-type]
     return text, [row.settings() for row in rows]

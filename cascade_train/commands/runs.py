@@ -1,0 +1,75 @@
+"""``cascade-train runs``: the trainings on this machine, what each holds, and making room."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+HELP = "list trainings, show one, or delete checkpoints that are no branch's last"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    ls = actions.add_parser("ls", help="every run: name, label, last step, loss, size, who trains it")
+    show = actions.add_parser("show", help="one run: its settings and checkpoints")
+    prune = actions.add_parser(
+        "prune", help="delete checkpoints that later ones were reached from; a graph that names one "
+                      "trains it again")
+    for action in (show, prune):
+        action.add_argument("run", metavar="RUN", help="the run's name, its first letters, or its label")
+    prune.add_argument("--keep-step", type=int, action="append", default=[], metavar="N",
+                       help="keep checkpoints at this step too (repeatable)")
+    prune.add_argument("--dry-run", action="store_true", help="say what would go, and delete nothing")
+    for action in (ls, show, prune):
+        action.add_argument("--output-dir", type=Path, metavar="DIR",
+                            help="the output folder whose runs are meant (default ./output)")
+        action.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+
+
+def run(args: argparse.Namespace) -> int:
+    from cascade_train.host.headless import headless_folders
+    from cascade_train.training import folders
+
+    root = headless_folders(args.output_dir or Path("output")).runs
+    if args.action == "ls":
+        found = [folders.summary(folder) for folder in folders.run_folders(root)]
+        _table(found, root)
+        return _told(args, {"runs": found})
+    folder = folders.find(root, args.run)
+    if args.action == "show":
+        return _show(args, folders.summary(folder), folders.described(folder))
+    gone = folders.prune(folder, args.keep_step, dry_run=args.dry_run)
+    for item in gone:
+        print(f"{item['bytes'] / 1e6:10.1f} MB  step {item['step']}  {item['name']}")
+    word = "would be deleted" if args.dry_run else "deleted"
+    print(f"{sum(item['bytes'] for item in gone) / 1e6:.1f} MB {word} from {folder}")
+    return _told(args, {"run": folder.name, "deleted": gone})
+
+
+def _table(found: list[dict[str, Any]], root: Path) -> None:
+    if not found:
+        print(f"no runs in {root}")
+    for each in found:
+        loss = "-" if each["loss"] is None else f"{each['loss']:.4f}"
+        holder = f"  trained by {each['trained_by']}" if each["trained_by"] else ""
+        print(f"{each['name'][:12]}  step {each['step']:>7}  loss {loss:>7}  {each['bytes'] / 1e6:9.1f} MB  "
+              f"{each['target']:12} {each['label']}{holder}")
+
+
+def _show(args: argparse.Namespace, about: dict[str, Any], spec: dict[str, Any]) -> int:
+    _table([about], Path())
+    print(f"folder {about['folder']}")
+    print(json.dumps(spec, indent=2, ensure_ascii=False))
+    for saved in about["checkpoints"]:
+        way = " + ".join(f"{block['steps']}" if block["learning_rate"] is None
+                         else f"{block['steps']} at {block['learning_rate']:g}" for block in saved["blocks"])
+        print(f"{saved['bytes'] / 1e6:10.1f} MB  step {saved['step']:>7}  {saved['kind']:9}  {way}")
+    return _told(args, {**about, "spec": spec})
+
+
+def _told(args: argparse.Namespace, value: dict[str, Any]) -> int:
+    if args.json:
+        print(json.dumps(value, ensure_ascii=False))
+    return 0

@@ -1,0 +1,103 @@
+"""Run folders looked at from outside, without the graph that made them. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from cascade_train.errors import CascadeError
+from cascade_train.training import checkpoints, lock, retention
+from cascade_train.training.metrics import METRICS
+
+_TAIL = 16_384
+
+
+def run_folders(root: Path) -> list[Path]:
+    """Every run under ``root``, the one that was worked on last first."""
+    found = [path.parent for path in root.glob("*/run.json")] if root.is_dir() else []
+    return sorted(found, key=_touched, reverse=True)
+
+
+def find(root: Path, name: str) -> Path:
+    """The run whose name begins with ``name``, or whose label it is.
+
+    Raises:
+        CascadeError: none is, or several are.
+    """
+    folders = run_folders(root)
+    hits = [folder for folder in folders if folder.name.startswith(name)]
+    hits = hits or [folder for folder in folders if _read(folder).get("label") == name]
+    if len(hits) == 1:
+        return hits[0]
+    if hits:
+        names = ", ".join(folder.name[:12] for folder in hits[:5])
+        raise CascadeError(f"'{name}' is {len(hits)} runs: {names}", fix="Write more of the name")
+    raise CascadeError(f"there is no run '{name}'", where=str(root), fix="See: cascade-train runs ls")
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """The run's spec as ``run.json`` holds it."""
+    spec: dict[str, Any] = _read(folder).get("spec", {})
+    return spec
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """What a person wants to know of a run: label, target, last step and loss, checkpoints, bytes, holder."""
+    saved = checkpoints.listed(folder)
+    last = _last_row(folder)
+    target = described(folder).get("target", {})
+    return {
+        "name": folder.name, "label": _read(folder).get("label", ""), "folder": str(folder),
+        "target": target.get("part") or ("lora" if target.get("is") == "LoRATarget" else "stage_c"),
+        "step": max((each.step for each in saved), default=0), "loss": last.get("loss"),
+        "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+        "trained_by": lock.holder(folder),
+        "checkpoints": [_about(each) for each in saved],
+    }
+
+
+def prune(folder: Path, keep_steps: Iterable[int], dry_run: bool = False) -> list[dict[str, Any]]:
+    """Delete what `retention.prunable` allows, under the run's lock; what went, or would."""
+    with lock.held(folder):
+        gone = retention.prunable(folder, keep_steps)
+        told = [_about(each) for each in gone]
+        if not dry_run:
+            retention.delete(gone)
+    return told
+
+
+def _about(saved: checkpoints.Saved) -> dict[str, Any]:
+    blocks = [{"steps": block.steps, "learning_rate": block.learning_rate} for block in saved.blocks]
+    return {"name": saved.folder.name, "step": saved.step, "kind": saved.kind, "blocks": blocks,
+            "bytes": sum(path.stat().st_size for path in saved.folder.iterdir())}
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        value = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _last_row(folder: Path) -> dict[str, Any]:
+    path = folder / METRICS
+    if not path.is_file():
+        return {}
+    with path.open("rb") as lines:
+        lines.seek(max(0, path.stat().st_size - _TAIL))
+        tail = lines.read().decode("utf-8", errors="replace").splitlines()
+    for line in reversed(tail):
+        try:
+            row: dict[str, Any] = json.loads(line)
+            return row
+        except ValueError:
+            continue
+    return {}
+
+
+def _touched(folder: Path) -> float:
+    return max((path.stat().st_mtime for path in (folder / METRICS, folder / "run.json") if path.exists()),
+               default=0.0)
