@@ -53,6 +53,17 @@ def text(default: str, tip: str, lines: bool = False) -> Input:
     return "STRING", {"default": default, "multiline": lines, "dynamicPrompts": False, "tooltip": tip}
 
 
+def path(default: str, tip: str, kind: str) -> Input:
+    """A path that validation looks up: ``kind`` is ``folder``, ``file`` or ``any`` of both."""
+    return "STRING", {
+        "default": default,
+        "multiline": False,
+        "dynamicPrompts": False,
+        "path": kind,
+        "tooltip": tip,
+    }
+
+
 def choice(options: Sequence[str], tip: str, default: str | None = None) -> Input:
     return list(options), {"default": default or options[0], "tooltip": tip}
 

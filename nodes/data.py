@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .base import DATASET, MODELS, CascadeNode, choice, integer, link, number, seed, switch, text
+from .base import DATASET, MODELS, CascadeNode, choice, integer, link, number, path, seed, switch, text
 
 _BAD_TIP = ("Pictures that are cut off, damaged or unreadable: leave them out and say so, or stop. When more "
             "than "
@@ -33,9 +33,9 @@ class ImageFolder(CascadeNode):
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {"required": {
-            "path": text("bundled/crescent", "A folder: inside ComfyUI's input folder, or a full path that "
+            "path": path("bundled/crescent", "A folder: inside ComfyUI's input folder, or a full path that "
                                              "may be "
-                         "read. 'bundled/crescent' holds 20 example pictures."),
+                         "read. 'bundled/crescent' holds 20 example pictures.", "folder"),
             "recursive": switch(True, "Also look into the folders inside."),
             "on_bad": choice(("skip", "error"), _BAD_TIP),
             "max_bad": number(0.5, 0.0, 1.0, 0.05, "Largest share of bad pictures with which training "

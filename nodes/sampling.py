@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import MODELS, PROMPTS, CascadeNode, choice, integer, link, number, seed, text
+from .base import MODELS, PROMPTS, CascadeNode, choice, integer, link, number, path, seed, text
 
 CONDITIONING, LATENT = "CONDITIONING", "LATENT"
 SAMPLERS = ("ddpm", "ddim")
@@ -269,10 +269,11 @@ class LoadPictures(CascadeNode):
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "path": text(
+                "path": path(
                     "bundled/crescent",
                     "A folder or a file, in ComfyUI's input folder or by its whole path. "
                     "bundled/… comes with the pack.",
+                    "any",
                 ),
                 "first": integer(0, 0, 1_000_000, "How many pictures of the folder to pass over."),
                 "count": integer(4, 1, 256, "How many to load."),

@@ -34,7 +34,7 @@ def value_problem(entry: Input, value: Any, host: Host | None, checks_itself: tu
     """
     value = unwrapped(value)
     if host is not None:
-        if entry.options.get("path") in ("file", "folder"):
+        if entry.options.get("path") in ("file", "folder", "any"):
             return _path(entry, value, host)
         if any(entry.options.get(flag) for flag in UPLOADS):
             return _uploaded(entry, value, host)
