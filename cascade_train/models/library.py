@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.errors import CascadeError
 from cascade_train.models import weights
-from cascade_train.models.spec import ModelsSpec, Part, PartFile, Precision
+from cascade_train.models.spec import AppliedRun, ModelsSpec, Part, PartFile, Precision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -163,13 +163,17 @@ def part(spec: ModelsSpec, part: Part, device: str = "cpu") -> nn.Module:
         CascadeError: the models lack the part, or its file is broken.
     """
     file = part_file(spec, part)
-    applied = tuple((run.position, run.strength) for run in spec.applied)
+    runs = _touching(spec, part)
+    applied = tuple((run.position, run.strength) for run in runs)
     key = (part, file.content, spec.precision, applied, str(device))
     with _LOCK:
         if key in _CACHE:
             _CACHE.move_to_end(key)
             return _CACHE[key]
-        module = _loaded(spec, part, file, device)
+        if runs:  # each trained copy takes as much memory as the part itself: keep one, the newest
+            for other in [each for each in _CACHE if each[0] == part and each[3]]:
+                del _CACHE[other]
+        module = _loaded(spec.precision, part, file, runs, device)
         _CACHE[key] = module
         while len(_CACHE) > CACHE_SIZE:
             _CACHE.popitem(last=False)
@@ -186,19 +190,29 @@ _CACHE: OrderedDict[tuple[Any, ...], nn.Module] = OrderedDict()
 _LOCK = threading.RLock()
 
 
-def _loaded(spec: ModelsSpec, part_name: Part, file: PartFile, device: str) -> nn.Module:
+def _touching(spec: ModelsSpec, part_name: Part) -> tuple[AppliedRun, ...]:
+    """The applied runs that change ``part_name``; the other parts are shared with the models as they were."""
+    if not spec.applied:
+        return ()
+    from cascade_train.models import applied
+
+    return tuple(run for run in spec.applied if applied.touches(run, part_name))
+
+
+def _loaded(precision: Precision, part_name: Part, file: PartFile, runs: tuple[AppliedRun, ...],
+            device: str) -> nn.Module:
     import torch
 
     from cascade_train.models import build
 
     # ordinary tensors, whatever mode the caller is in: inference tensors could never be trained on a copy
     with torch.inference_mode(False), torch.no_grad():
-        dtype = torch.bfloat16 if spec.precision == "bf16" else torch.float32
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         module = build.load(part_name, Path(file.path), dtype)
-        if spec.applied:
+        if runs:
             from cascade_train.models import applied
 
-            for run in spec.applied:
+            for run in runs:
                 module = applied.lay_over(module, part_name, run)
         return module.to(device).eval().requires_grad_(False)
 
