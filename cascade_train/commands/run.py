@@ -24,6 +24,8 @@ Exit code: 0 every output ran, 1 something failed, 2 the workflow or an option i
 130 stopped. Ctrl-C stops at the next step; running the same command again continues from there.
 """
 
+WRONG = 2
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
@@ -64,16 +66,19 @@ def run(args: argparse.Namespace) -> int:
     try:
         return _run(args, display)
     except CascadeError as error:
-        return refuse([str(error)], args.json)
+        return refuse([{"kind": "file", "text": str(error)}], args.json)
 
 
-def refuse(lines: Sequence[str], as_json: bool) -> int:
-    """Say why nothing ran; 2."""
+def refuse(problems: Sequence[Mapping[str, Any]], as_json: bool) -> int:
+    """Say why nothing ran (``text`` of each problem); 2."""
     if as_json:
-        print(json.dumps({"event": "report", "ok": False, "problems": list(lines), "nodes": []}), flush=True)
-    for line in lines:
-        print(f"cascade-train: {line}", file=sys.stderr)
-    return 2
+        print(json.dumps({"event": "report", "ok": False, "interrupted": False, "problems": list(problems),
+                          "nodes": []}), flush=True)
+    for problem in problems:
+        print(f"cascade-train: {problem['text']}", file=sys.stderr)
+    if len(problems) > 1:
+        print(f"cascade-train: {len(problems)} problems; nothing ran", file=sys.stderr)
+    return WRONG
 
 
 def _run(args: argparse.Namespace, display: Any) -> int:
@@ -84,8 +89,7 @@ def _run(args: argparse.Namespace, display: Any) -> int:
     host, classes = place(args, display)
     prompt, problems = _checked(workflow, classes, host, args)
     if problems:
-        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''} in {args.file}; nothing ran."
-        return refuse([*map(str, problems), count], args.json)
+        return refuse([problem.as_json() for problem in problems], args.json)
     only = [find_node(prompt, name) for name in args.only]
     if args.dry_run:
         from cascade_train.graph.plan import plan
