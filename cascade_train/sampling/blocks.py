@@ -14,11 +14,12 @@ from cascade_train.host.base import Host
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.sampling.grid import to_tensor
 from cascade_train.sampling.plot import loss_plot
+from cascade_train.sampling.progress import told
 from cascade_train.sampling.spec import Prompts
 from cascade_train.sampling.validation import draw_prompts, validation_grid
 from cascade_train.training import run as runs
 from cascade_train.training.apply import apply_trained
-from cascade_train.training.spec import Position
+from cascade_train.training.spec import LoRATarget, Position
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -28,7 +29,9 @@ def train_block(
     position: Position, steps: int, learning_rate: float | None, host: Host
 ) -> tuple[Position, Tensor, float]:
     """Train ``steps`` more; the later position, the loss plot (1, H, W, 3) and the last loss."""
-    later, metrics = runs.train(position, steps, host=host, learning_rate=learning_rate)
+    later, metrics = runs.train(
+        position, steps, host=host, learning_rate=learning_rate, preview=_preview(position)
+    )
     return later, to_tensor(loss_plot(metrics.rows)), metrics.last_loss
 
 
@@ -46,7 +49,9 @@ def train_and_validate(
     done = 0
     while done < total:
         steps = min(every, total - done)
-        position, _ = runs.train(position, steps, host=host, learning_rate=learning_rate)
+        position, _ = runs.train(
+            position, steps, host=host, learning_rate=learning_rate, preview=_preview(position)
+        )
         done += steps
         grids.append(validate(prompts, host, run=position)[0])
     return position, torch.cat(grids)
@@ -77,7 +82,7 @@ def validate(
         models = run.spec.models if run.step == 0 else apply_trained(run.spec.models, run, strength)
         title = title or f"step {run.step}"
     assert models is not None
-    pictures = draw_prompts(models, prompts, device=host.device, progress=host.progress)
+    pictures = draw_prompts(models, prompts, device=host.device, progress=told(host))
     grid = validation_grid(prompts, pictures, title)
     if run is not None and host.rank == 0:
         _keep(run, prompts, strength, grid)
@@ -114,6 +119,13 @@ def default_name(position: Position) -> str:
     """A file name (without ending) for what ``position`` holds: its label, its step, its own short name."""
     label = "".join(c if c.isalnum() or c in "-_" else "-" for c in position.spec.label).strip("-") or "run"
     return f"{label}-{position.step:06d}-{position.name[:8]}"
+
+
+def _preview(position: Position) -> runs.Preview | None:
+    """Shows the loss while training. Not with full weights: previews are given a copy of what is trained."""
+    if not isinstance(position.spec.target, LoRATarget):
+        return None
+    return lambda _state, here: loss_plot(runs.metrics(here))
 
 
 def _provenance(position: Position) -> dict[str, str]:

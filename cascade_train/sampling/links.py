@@ -19,6 +19,7 @@ from cascade_train.models.spec import ModelsSpec
 from cascade_train.sampling import stages
 from cascade_train.sampling.conditioning import Conditioning, encode_prompts, with_image
 from cascade_train.sampling.pipeline import fitted
+from cascade_train.sampling.progress import told
 from cascade_train.sampling.sizes import picture_size, sampling_factor
 
 Link = list[list[Any]]
@@ -96,7 +97,7 @@ def sample_stage_c(
         start=start,
         strength=strength,
         device=host.device,
-        progress=host.progress,
+        progress=told(host),
     )
     return {"samples": drawn, PICTURE: size.picture}
 
@@ -135,7 +136,7 @@ def decode_stage_b(
         size=size.stage_b,
         settings=SamplerSettings(steps, cfg, sampler=sampler),
         device=host.device,
-        progress=host.progress,
+        progress=told(host),
     )
     return {"samples": drawn}
 

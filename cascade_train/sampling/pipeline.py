@@ -12,8 +12,8 @@ from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.sampling import stages
 from cascade_train.sampling.conditioning import Conditioning, encode_prompts, with_image
+from cascade_train.sampling.progress import Progress, silent
 from cascade_train.sampling.sizes import PictureSize, picture_size
-from cascade_train.sampling.stages import Progress, silent
 
 
 def text_to_image(

@@ -29,12 +29,10 @@ from cascade_train.models import compressor, library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.stage_a import SCALE
 from cascade_train.sampling.conditioning import Conditioning
+from cascade_train.sampling.progress import Progress, silent
 
 if TYPE_CHECKING:
     from PIL import Image
-
-Progress = Callable[[int, int, str, "Image.Image | None"], None]
-"""(done, total, line of text, preview or None); may raise to stop. `Host.progress` is one."""
 
 STAGE_C = SamplerSettings(steps=20, cfg=4.0, rescale=0.7)
 STAGE_B = SamplerSettings(steps=10, cfg=1.1, rescale=0.7)
@@ -42,10 +40,6 @@ BATCH = 16
 """Pictures that go through a network together; more only costs memory."""
 PREVIEW_EVERY = 5
 """Steps between previews."""
-
-
-def silent(done: int, total: int, text: str = "", preview: Image.Image | None = None) -> None:
-    """A progress that tells nobody."""
 
 
 def sample_stage_c(

@@ -11,8 +11,8 @@ from torch import Tensor
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.sampling.grid import labelled_grid, to_pictures
 from cascade_train.sampling.pipeline import text_to_image
+from cascade_train.sampling.progress import Progress, silent
 from cascade_train.sampling.spec import Prompts
-from cascade_train.sampling.stages import Progress, silent
 
 _SHARED = (
     "negative",

@@ -37,3 +37,27 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny(tiny_folder: Path) -> ModelsSpec:
     return library.models_in(tiny_folder, name="tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_with_image(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelsSpec:
+    """The same with a CLIP vision encoder."""
+    import shutil
+
+    folder = tmp_path_factory.mktemp("tiny-with-image") / "models"
+    shutil.copytree(tiny_folder, folder)
+    config = {
+        "architectures": ["CLIPVisionModelWithProjection"],
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 32,
+        "patch_size": 8,
+        "projection_dim": nano_parts.IMAGE_WIDTH,
+    }
+    torch.manual_seed(1)
+    encoder = build.build("image", config)
+    weights.write_tensors(folder / "image" / "model.safetensors", encoder.state_dict())
+    (folder / "image" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return library.models_in(folder, name="tiny with image")
