@@ -11,6 +11,7 @@ import json
 import os
 import sqlite3
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from cascade_train.data.probe import Entry
 from cascade_train.files import written_beside
 
 FORMAT = 1
+_PAGE = 1024
 _COLUMNS = ("name", "size", "crc", "width", "height", "texts", "meta", "bad", "offset", "stamp")
 
 
@@ -79,12 +81,28 @@ def write(path: Path, entries: Iterable[Entry], facts: dict[str, Any]) -> None:
             connection.close()
 
 
+_OPEN = threading.local()
+_MOST_OPEN = 32
+"""Connections that a thread keeps; with thousands of shards, one for each would run out of files."""
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    """This thread's connection to the index at ``path``."""
+    known: OrderedDict[Path, sqlite3.Connection] = _OPEN.__dict__.setdefault("known", OrderedDict())
+    if path in known:
+        known.move_to_end(path)
+    else:
+        known[path] = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        while len(known) > _MOST_OPEN:
+            known.popitem(last=False)[1].close()
+    return known[path]
+
+
 class Index:
-    """A written index. Rows count from 0 to ``len`` − 1; every thread gets its own connection."""
+    """A written index. Rows count from 0 to ``len`` − 1; safe from many threads."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._local = threading.local()
         self.facts: dict[str, Any] = {
             name: json.loads(value) for name, value in self._query("SELECT name, value FROM facts")}
         if self.facts.get("format") != FORMAT:
@@ -92,24 +110,13 @@ class Index:
         self._count = int(self._query("SELECT COUNT(*) FROM samples").fetchone()[0])
 
     def _query(self, text: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
-        connection = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-            self._local.connection = connection
-        return connection.execute(text, values)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["path"])  # type: ignore[misc]
+        return _connection(self.path).execute(text, values)
 
     def close(self) -> None:
-        """Close this thread's connection."""
-        connection = getattr(self._local, "connection", None)
+        """Close this thread's connection, so that the file may go."""
+        connection = _OPEN.__dict__.get("known", {}).pop(self.path, None)
         if connection is not None:
             connection.close()
-            self._local.connection = None
 
     @property
     def content(self) -> str:
@@ -124,8 +131,11 @@ class Index:
 
     def rows(self) -> Iterator[Entry]:
         """All rows in order."""
-        for found in self._query(f"SELECT {','.join(_COLUMNS)}, id FROM samples ORDER BY id"):
-            yield self._entry(found)
+        for first in range(0, self._count, _PAGE):
+            found = self._query(f"SELECT {','.join(_COLUMNS)}, id FROM samples WHERE id >= ? AND id < ? "
+                                f"ORDER BY id",
+                                (first, first + _PAGE)).fetchall()
+            yield from map(self._entry, found)
 
     def named(self, name: str) -> Entry | None:
         found = self._query(f"SELECT {','.join(_COLUMNS)}, id FROM samples WHERE name=?",

@@ -136,10 +136,11 @@ def _decode_jpeg(data: bytes, image: Image.Image, need: tuple[int, int] | None) 
             scale *= 2
     flag = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4,
             8: cv2.IMREAD_REDUCED_COLOR_8}[scale]
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
+    direct = scale == 1 and hasattr(cv2, "IMREAD_COLOR_RGB")  # from OpenCV 4.11 on
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB if direct else flag)
     if pixels is None:
         raise BadImage("damaged")
-    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+    return pixels if direct else cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
 
 
 def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> np.ndarray:

@@ -13,7 +13,7 @@ from cascade_train.data.index import Index
 from cascade_train.data.pixels import decode
 from cascade_train.data.probe import Entry
 from cascade_train.data.spec import FolderSource, Source, TarSource, WorldSource
-from cascade_train.data.tars import TarReader, index_tar
+from cascade_train.data.tars import index_tar, read_member
 from cascade_train.errors import CascadeError
 
 PICTURES = "pictures"
@@ -78,10 +78,10 @@ class FolderReader(_Indexed):
 class MembersReader(_Indexed):
     def __init__(self, path: Path, index: Index) -> None:
         super().__init__(index, path.name)
-        self._tar = TarReader(path)
+        self.path = path
 
     def read(self, entry: Entry) -> bytes:
-        return self._tar.read(entry.offset, entry.size)
+        return read_member(self.path, entry.offset, entry.size)
 
 
 class WorldReader:

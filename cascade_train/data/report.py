@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +26,20 @@ class Count:
 class Tally:
     """Counts by reason while samples go by."""
 
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._names: dict[str, list[str]] = {}
+    def __init__(self, data: Mapping[str, tuple[int, list[str]]] | None = None) -> None:
+        known = data or {}
+        self._counts: dict[str, int] = {reason: count for reason, (count, _) in known.items()}
+        self._names: dict[str, list[str]] = {reason: list(names) for reason, (_, names) in known.items()}
+
+    def data(self) -> dict[str, tuple[int, list[str]]]:
+        """(count, names) by reason, as JSON values."""
+        return {reason: (count, self._names[reason]) for reason, count in self._counts.items()}
+
+    def merge(self, other: Tally) -> None:
+        """Count what ``other`` counted."""
+        for reason, (count, names) in other.data().items():
+            self.add(reason, "", count)
+            self._names[reason] = (self._names[reason] + names)[:NAMED]
 
     def add(self, reason: str, name: str, count: int = 1) -> None:
         self._counts[reason] = self._counts.get(reason, 0) + count

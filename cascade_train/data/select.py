@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,15 @@ from cascade_train.data.probe import Entry
 from cascade_train.data.readers import Reader, WorldReader, open_source
 from cascade_train.data.report import BucketCount, Report, Tally
 from cascade_train.data.spec import Dataset
+from cascade_train.digest import digest
 from cascade_train.errors import CascadeError
+from cascade_train.files import written_beside
+
+_LARGE = 2000
+"""Samples from which on the choice among them is noted on disk."""
+_NOTE = 1
+_ARRAYS = ("rows", "widths", "heights", "chances")
+_Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 Tell = Callable[[int, int, str], None]
 
@@ -49,6 +59,15 @@ class _Tallies:
     captioned: int = 0
     several: int = 0
     empty: int = 0
+
+    def add(self, other: _Tallies) -> None:
+        """Count what ``other`` counted."""
+        for mine, theirs in ((self.bad, other.bad), (self.dropped, other.dropped),
+                             (self.uncaptioned, other.uncaptioned)):
+            mine.merge(theirs)
+        self.captioned += other.captioned
+        self.several += other.several
+        self.empty += other.empty
 
 
 @dataclass(frozen=True)
@@ -156,7 +175,8 @@ def _gather(dataset: Dataset, outer: tuple[str, ...], tallies: _Tallies, cache: 
         if isinstance(weighted.source, Dataset):
             group = _gather(weighted.source, filters, tallies, cache, tell)
         else:
-            group = [_part(open_source(weighted.source, cache, tell), dataset, expressions, tallies, tell)]
+            group = [_part(open_source(weighted.source, cache, tell), dataset, expressions, tallies, cache,
+                           tell)]
         for part in group:
             part.times *= max(1, weighted.repeats)
         groups.append(group)
@@ -183,8 +203,45 @@ def _share_out(dataset: Dataset, groups: list[list[Part]]) -> None:
             part.times *= value / least if value else 1.0
 
 
-def _part(reader: Reader, dataset: Dataset, filters: list[Expression], tallies: _Tallies,
+def _part(reader: Reader, dataset: Dataset, filters: list[Expression], tallies: _Tallies, cache: Path,
           tell: Tell | None) -> Part:
+    """The samples of a source that are left, read from a note on disk where the source is large."""
+    large = not isinstance(reader, WorldReader) and len(getattr(reader, "index", ())) >= _LARGE
+    name = digest([_NOTE, reader.content, reader.label, dataset.captions, [f.text for f in filters]])
+    note = cache / f"selected-{name}.npz"
+    arrays, mine = (_noted(note) if large else None) or (None, _Tallies())
+    if arrays is None:
+        arrays = _chosen(reader, dataset, filters, mine, tell)
+        if large:
+            _write_note(note, arrays, mine)
+    tallies.add(mine)
+    _tell_facts(reader, tallies)
+    return Part(reader, dataset, *arrays)
+
+
+def _noted(note: Path) -> tuple[_Arrays, _Tallies] | None:
+    try:
+        with np.load(note, allow_pickle=False) as stored:
+            rows, widths, heights, chances = (stored[key] for key in _ARRAYS)
+            told = json.loads(str(stored["told"]))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return None
+    tallies = _Tallies(Tally(told["bad"]), Tally(told["dropped"]), Tally(told["uncaptioned"]))
+    tallies.captioned, tallies.several, tallies.empty = told["captioned"], told["several"], told["empty"]
+    return (rows, widths, heights, chances), tallies
+
+
+def _write_note(note: Path, arrays: _Arrays, tallies: _Tallies) -> None:
+    told = json.dumps({"bad": tallies.bad.data(), "dropped": tallies.dropped.data(),
+                       "uncaptioned": tallies.uncaptioned.data(), "captioned": tallies.captioned,
+                       "several": tallies.several, "empty": tallies.empty})
+    with written_beside(note) as beside, beside.open("wb") as handle:
+        np.savez(handle, told=np.array(told), **dict(zip(_ARRAYS, arrays)))  # type: ignore[arg-type]
+
+
+def _chosen(reader: Reader, dataset: Dataset, filters: list[Expression], tallies: _Tallies,
+            tell: Tell | None) -> _Arrays:
+    """Rows, widths, heights and chances of the samples that are whole, captioned and let through."""
     rows: list[int] = []
     widths: list[int] = []
     heights: list[int] = []
@@ -209,9 +266,8 @@ def _part(reader: Reader, dataset: Dataset, filters: list[Expression], tallies: 
         chances.append(int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little"))
     if world:
         tallies.captioned += len(rows)
-    _tell_facts(reader, tallies)
-    return Part(reader, dataset, np.array(rows, dtype=np.int64), np.array(widths, dtype=np.int64),
-                np.array(heights, dtype=np.int64), np.array(chances, dtype=np.uint64))
+    return (np.array(rows, dtype=np.int64), np.array(widths, dtype=np.int64),
+            np.array(heights, dtype=np.int64), np.array(chances, dtype=np.uint64))
 
 
 def _captioned(entry: Entry, reader: Reader, dataset: Dataset, tallies: _Tallies) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import sqlite3
 import tarfile
@@ -208,32 +207,16 @@ def _take(group: Group, handle: BinaryIO, name: str, ending: str, offset: int, l
     group.say("." + ending, handle.read(length))
 
 
-class TarReader:
-    """Reads members of one tar by offset, safe from many threads and across spawn and fork."""
+def read_member(path: Path, offset: int, size: int) -> bytes:
+    """``size`` bytes of a tar at ``offset``; OSError when the file no longer holds them.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._handle: int | None = None
-        self._pid = 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        """``size`` bytes at ``offset``; OSError when the file no longer holds them."""
-        if hasattr(os, "pread"):
-            if self._handle is None or self._pid != os.getpid():
-                self._handle, self._pid = os.open(self.path, os.O_RDONLY), os.getpid()
-            data = os.pread(self._handle, size, offset)
-        else:
-            with self.path.open("rb") as handle:
-                handle.seek(offset)
-                data = handle.read(size)
-        if len(data) != size:
-            raise OSError(f"{self.path} ends before byte {offset + size}")
-        return data
-
-    def close(self) -> None:
-        if self._handle is not None and self._pid == os.getpid():
-            os.close(self._handle)
-            self._handle = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_handle": None, "_pid": 0}
+    Opened anew each time: with thousands of shards, files kept open would run out.
+    """
+    with path.open("rb", buffering=0) as handle:
+        handle.seek(offset)
+        data = handle.read(size)
+        while len(data) < size and (more := handle.read(size - len(data))):
+            data += more
+    if len(data) != size:
+        raise OSError(f"{path} ends before byte {offset + size}")
+    return data
