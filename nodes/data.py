@@ -8,8 +8,7 @@ from typing import Any
 from .base import DATASET, MODELS, CascadeNode, choice, integer, link, number, path, seed, switch, text
 
 _BAD_TIP = ("Pictures that are cut off, damaged or unreadable: leave them out and say so, or stop. When more "
-            "than "
-            "'max_bad' are bad, training never starts.")
+            "than 'max_bad' are bad, training never starts.")
 
 
 def _treatment(dataset: Any, on_bad: str, max_bad: float, background: str) -> Any:
@@ -23,9 +22,8 @@ class ImageFolder(CascadeNode):
     DISPLAY_NAME = "Image Folder"
     CATEGORY = "cascade/data"
     DESCRIPTION = ("Pictures in a folder. A caption is the text file of the same name beside a picture "
-                   "(cat.png, "
-                   "cat.txt) or a row of a metadata.jsonl, .csv or .parquet file; Caption Options knows "
-                   "other ways.")
+                   "(cat.png, cat.txt) or a row of a metadata.jsonl, .csv or .parquet file; Caption Options "
+                   "knows other ways.")
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
     OUTPUT_TOOLTIPS = ("Goes into Training Run, or first through filters, captions and buckets.",)
@@ -33,13 +31,13 @@ class ImageFolder(CascadeNode):
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {"required": {
-            "path": path("bundled/crescent", "A folder: inside ComfyUI's input folder, or a full path that "
-                                             "may be "
-                         "read. 'bundled/crescent' holds 20 example pictures.", "folder"),
+            "path": path("bundled/crescent",
+                         "A folder: inside ComfyUI's input folder, or a full path that may be read. "
+                         "'bundled/crescent' holds 20 example pictures.", "folder"),
             "recursive": switch(True, "Also look into the folders inside."),
             "on_bad": choice(("skip", "error"), _BAD_TIP),
-            "max_bad": number(0.5, 0.0, 1.0, 0.05, "Largest share of bad pictures with which training "
-                                                   "starts."),
+            "max_bad": number(0.5, 0.0, 1.0, 0.05,
+                              "Largest share of bad pictures with which training starts."),
             "background": text("white", "Colour behind transparent pictures: a name, or #rrggbb."),
         }}
 
@@ -65,10 +63,8 @@ class WebDataset(CascadeNode):
     DISPLAY_NAME = "WebDataset"
     CATEGORY = "cascade/data"
     DESCRIPTION = ("Pictures in tar shards (0000.jpg, 0000.txt, 0000.json, …). Tars on this machine are "
-                   "indexed once "
-                   "and read at random. Remote ones are streamed through a local copy: then order and resume "
-                   "are "
-                   "exact only by replaying the stream, and epochs are approximate.")
+                   "indexed once and read at random. Remote ones are streamed through a local copy: then "
+                   "order and resume are exact only by replaying the stream, and epochs are approximate.")
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
     OUTPUT_TOOLTIPS = ("Goes into Training Run, or first through filters, captions and buckets.",)
@@ -77,16 +73,14 @@ class WebDataset(CascadeNode):
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {"required": {
             "shards": text("", "One a line: a tar, a folder of tars, a range (set/{0000..0031}.tar), a "
-                               "pattern "
-                           "(set/*.tar), a .yml list, or a URL (s3://, gs://, hf://, https://; needs the "
-                           "extra "
-                           "'remote').", lines=True),
+                               "pattern (set/*.tar), a .yml list, or a URL (s3://, gs://, hf://, https://; "
+                               "needs the extra 'remote').", lines=True),
             "on_bad": choice(("skip", "error"), _BAD_TIP),
-            "max_bad": number(0.5, 0.0, 1.0, 0.05, "Largest share of bad samples with which training "
-                                                   "starts."),
+            "max_bad": number(0.5, 0.0, 1.0, 0.05,
+                              "Largest share of bad samples with which training starts."),
             "background": text("white", "Colour behind transparent pictures: a name, or #rrggbb."),
-            "shuffle_buffer": integer(1000, 1, 1_000_000, "Remote shards only: samples held to shuffle "
-                                                          "within."),
+            "shuffle_buffer": integer(1000, 1, 1_000_000,
+                                      "Remote shards only: samples held to shuffle within."),
         }}
 
     @classmethod
@@ -135,8 +129,7 @@ class FilterSamples(CascadeNode):
     DISPLAY_NAME = "Filter Samples"
     CATEGORY = "cascade/data"
     DESCRIPTION = ("Leaves samples out: by what their metadata and size say, and duplicates. What is left "
-                   "out is "
-                   "counted by reason; a sample without a field that is asked for is left out too.")
+                   "out is counted by reason; a sample without a field that is asked for is left out too.")
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
     OUTPUT_TOOLTIPS = ("The dataset without what was filtered.",)
@@ -145,17 +138,15 @@ class FilterSamples(CascadeNode):
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {"required": {
             "dataset": link(DATASET, "What to choose from."),
-            "filters": text("width >= 32 and height >= 32", "One a line; a sample has to pass all. Fields of "
-                                                            "the "
-                            "metadata, and width, height, aspect, file_size, file_name: aesthetic_score > "
-                            "4.5 and "
-                            "aspect < 2. The form [aesthetic_score, 'lambda s: s > 4.5'] works "
-                            "too.", lines=True),
-            "duplicates": choice(("keep", "remove", "remove near"), "'remove' keeps the first of equal "
-                                                                    "files; 'remove "
-                                 "near' also of pictures that look the same (reads every picture once)."),
-            "near_distance": integer(3, 0, 16, "How different near duplicates may be: differing bits of a "
-                                               "64-bit "
+            "filters": text("width >= 32 and height >= 32",
+                            "One a line; a sample has to pass all. Fields of the metadata, and width, "
+                            "height, aspect, file_size, file_name: aesthetic_score > 4.5 and aspect < 2. The "
+                            "form [aesthetic_score, 'lambda s: s > 4.5'] works too.", lines=True),
+            "duplicates": choice(("keep", "remove", "remove near"),
+                                 "'remove' keeps the first of equal files; 'remove near' also of pictures "
+                                 "that look the same (reads every picture once)."),
+            "near_distance": integer(3, 0, 16,
+                                     "How different near duplicates may be: differing bits of a 64-bit "
                                      "difference hash."),
         }}
 
@@ -171,8 +162,7 @@ class CombineDatasets(CascadeNode):
     DISPLAY_NAME = "Combine Datasets"
     CATEGORY = "cascade/data"
     DESCRIPTION = ("Several datasets as one. Each keeps its own captions and filters; buckets come from the "
-                   "first, or "
-                   "from Aspect Buckets behind this node.")
+                   "first, or from Aspect Buckets behind this node.")
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
     OUTPUT_TOOLTIPS = ("All of them together.",)
@@ -181,8 +171,7 @@ class CombineDatasets(CascadeNode):
     def INPUT_TYPES(cls) -> dict[str, Any]:
         repeats = "How often an epoch sees each of its samples."
         share = ("Its part of an epoch relative to the others' shares, whatever their sizes; 0 uses the "
-                 "repeats. Give "
-                 "all a share or none.")
+                 "repeats. Give all a share or none.")
         required: dict[str, Any] = {}
         optional: dict[str, Any] = {}
         for position in (1, 2, 3, 4):
@@ -216,20 +205,17 @@ class CaptionOptions(CascadeNode):
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {"required": {
             "dataset": link(DATASET, "What to caption."),
-            "source": choice(("beside", "metadata", "file name", "folder name", "fixed"), "beside: a text "
-                                                                                          "file of the "
-                             "same name, else the metadata field. fixed: the same words for all, such as 'a "
-                             "photo of "
-                             "[zorp]'."),
+            "source": choice(("beside", "metadata", "file name", "folder name", "fixed"),
+                             "beside: a text file of the same name, else the metadata field. fixed: the same "
+                             "words for all, such as 'a photo of [zorp]'."),
             "extension": text(".txt", "Ending of the text files; .txt and .caption are found anyway."),
             "field": text("caption", "Field of the metadata (json, jsonl, csv, parquet) that holds the "
-                                     "caption, or a "
-                          "list of captions of which one is drawn each step."),
+                                     "caption, or a list of captions of which one is drawn each step."),
             "getter": text("", "An expression that makes the caption from the metadata, instead of a field: "
-                           "title + ', ' + author, or [field, 'lambda c: lower(c)']."),
+                               "title + ', ' + author, or [field, 'lambda c: lower(c)']."),
             "fixed": text("", "The words for 'fixed'."),
-            "missing": choice(("error", "empty", "file name", "fixed"), "What a picture without caption "
-                                                                        "gets."),
+            "missing": choice(("error", "empty", "file name", "fixed"),
+                              "What a picture without caption gets."),
             "lines": switch(False, "Each line of a text file is a caption of its own; one is drawn each "
                                    "step."),
             "prefix": text("", "Put in front of every caption."),
@@ -254,8 +240,7 @@ class AspectBuckets(CascadeNode):
     DISPLAY_NAME = "Aspect Buckets"
     CATEGORY = "cascade/data"
     DESCRIPTION = ("Which picture sizes are trained. Each picture goes to the bucket whose aspect is nearest "
-                   "to its "
-                   "own; a batch never mixes buckets. Without this node all pictures are square.")
+                   "to its own; a batch never mixes buckets. Without this node all pictures are square.")
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
     OUTPUT_TOOLTIPS = ("The dataset with these buckets.",)
@@ -267,33 +252,29 @@ class AspectBuckets(CascadeNode):
         return {"required": {
             "dataset": link(DATASET, "What to sort into buckets."),
             "size": integer(0, 0, 16384, "Buckets have about size × size pixels. 0 is the models' own size "
-                                         "(768 for "
-                            "Stable Cascade: 24×24 latents, what it samples at 1024)."),
-            "ratios": text(", ".join(REFERENCE_RATIOS), "Aspect ratios, width/height; their inverses are "
-                                                        "added."),
+                                         "(768 for Stable Cascade: 24×24 latents, what it samples at 1024)."),
+            "ratios": text(", ".join(REFERENCE_RATIOS),
+                           "Aspect ratios, width/height; their inverses are added."),
             "resolutions": text("", "Exact sizes instead of ratios, such as 768x768, 896x640."),
             "crop": choice(("random", "center", "top left", "top right", "bottom left", "bottom right"),
-                           "Which part of "
-                           "a picture is shown. random: another each step."),
-            "resize": choice(("cover", "none", "stretch", "pad"), "cover: resize until the bucket is filled, "
-                                                                  "then crop. "
-                             "none: crop at the picture's own scale. stretch: ignore the aspect. pad: show "
-                             "all, fill "
-                             "the rest with the background colour."),
-            "random_share": number(0.05, 0.0, 1.0, 0.01, "Share of the pictures that go to a random bucket, "
-                                                         "so that "
-                                   "subjects are seen in other aspects too."),
+                           "Which part of a picture is shown. random: another each step."),
+            "resize": choice(("cover", "none", "stretch", "pad"),
+                             "cover: resize until the bucket is filled, then crop. none: crop at the "
+                             "picture's own scale. stretch: ignore the aspect. pad: show all, fill the rest "
+                             "with the background colour."),
+            "random_share": number(0.05, 0.0, 1.0, 0.01,
+                                   "Share of the pictures that go to a random bucket, so that subjects are "
+                                   "seen in other aspects too."),
             "min_side": integer(0, 0, 16384, "Pictures whose shorter side is below this are left out."),
-            "max_side": integer(0, 0, 65536, "With resize 'none': pictures whose shorter side is above this "
-                                             "are brought "
+            "max_side": integer(0, 0, 65536,
+                                "With resize 'none': pictures whose shorter side is above this are brought "
                                 "down to 'downsample' first. 0 never."),
             "downsample": integer(0, 0, 65536, "See max_side."),
             "upscale": switch(True, "Off: a picture too small for its bucket is trained at its own size, "
-                                    "rounded down, "
-                              "instead of being enlarged."),
-            "leftovers": choice(("fill", "merge"), "A bucket with fewer pictures than a batch: fill the "
-                                                   "batch with "
-                                "repeats, or merge it into the bucket of the nearest aspect."),
+                                    "rounded down, instead of being enlarged."),
+            "leftovers": choice(("fill", "merge"),
+                                "A bucket with fewer pictures than a batch: fill the batch with repeats, or "
+                                "merge it into the bucket of the nearest aspect."),
         }}
 
     def run(self, dataset: Any, ratios: str, resolutions: str, **settings: Any) -> tuple[Any]:
@@ -312,10 +293,8 @@ class CacheLatents(CascadeNode):
     DISPLAY_NAME = "Cache Latents"
     CATEGORY = "cascade/data"
     DESCRIPTION = ("Keeps on disk what frozen encoders make of pictures and captions, so that later steps "
-                   "and later "
-                   "runs need not work it out again. Stopping loses nothing. It changes no result, except "
-                   "that with "
-                   "random crops each picture has a fixed number of them.")
+                   "and later runs need not work it out again. Stopping loses nothing. It changes no result, "
+                   "except that with random crops each picture has a fixed number of them.")
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
     OUTPUT_TOOLTIPS = ("The dataset with its caches.",)
@@ -331,8 +310,7 @@ class CacheLatents(CascadeNode):
             "texts": switch(True, "Keep the captions' text states (not when tokens or the text model are "
                                   "trained)."),
             "crops": integer(4, 0, 1000, "With random crops: how many fixed ones each picture has. 0 keeps "
-                                         "drawing new "
-                             "ones, whose latents are then not worth keeping."),
+                                         "drawing new ones, whose latents are then not worth keeping."),
         }}
 
     def run(self, dataset: Any, models: Any, ahead: bool, latents: bool, texts: bool,
@@ -342,18 +320,22 @@ class CacheLatents(CascadeNode):
         return (with_caches(dataset, models, latents=latents, texts=texts, crops=crops, ahead=ahead,
                             host=self.host),)
 
+    def planned(self, ahead: bool, **rest: Any) -> tuple[tuple[Any], str, bool]:
+        """For ``--dry-run``: the outputs, a line, and whether there is nothing left to do."""
+        text = "works out what is not cached yet" if ahead else "caches while training"
+        return self.run(ahead=False, **rest), text, not ahead
+
 
 class DatasetPreview(CascadeNode):
     ID = "CascadeDatasetPreview"
     DISPLAY_NAME = "Dataset Preview"
     CATEGORY = "cascade/data"
     DESCRIPTION = ("Shows what the network will really see: cropped pictures with bucket, latent grid and "
-                   "caption, and "
-                   "a report of what was found, left out and why.")
+                   "caption, and a report of what was found, left out and why.")
     RETURN_TYPES = ("IMAGE", "STRING")
     RETURN_NAMES = ("grid", "report")
-    OUTPUT_TOOLTIPS = ("Pictures as they are trained.", "Counts of samples, buckets, captions, and what was "
-                                                        "left out.")
+    OUTPUT_TOOLTIPS = ("Pictures as they are trained.",
+                       "Counts of samples, buckets, captions, and what was left out.")
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -364,8 +346,8 @@ class DatasetPreview(CascadeNode):
                 "seed": seed("Which pictures and crops: those of a run with this seed."),
                 "batch_size": integer(4, 1, 4096, "The batch of the run, to see which buckets are smaller."),
             },
-            "optional": {"models": link(MODELS, "The models to train, which set the sizes. Without them: "
-                                                "those of "
+            "optional": {"models": link(MODELS,
+                                        "The models to train, which set the sizes. Without them: those of "
                                         "Stable Cascade.")},
         }
 

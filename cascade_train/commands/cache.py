@@ -16,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     show = actions.add_parser("ls", help="what is there, of which model, and how large")
     clean = actions.add_parser("prune", help="remove it; anything is worked out again when it is needed")
-    clean.add_argument("--kind", action="append", default=[], choices=_KINDS, help="only this kind "
-                                                                                   "(repeatable)")
+    clean.add_argument("--kind", action="append", default=[], choices=_KINDS, help=
+                       "only this kind (repeatable)")
     clean.add_argument("--older-than", type=float, metavar="DAYS", help="only what was not used for so long")
     clean.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
     for action in (show, clean):

@@ -25,27 +25,25 @@ _CHUNK = 256
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    look = actions.add_parser("inspect", help="count samples, buckets, captions, and what cannot be used and "
-                                              "why")
+    look = actions.add_parser("inspect", help=
+                              "count samples, buckets, captions, and what cannot be used and why")
     look.add_argument("path", metavar="PATH",
                       help="a folder of pictures, a tar, a folder of tars, a range such as "
-                           "set/{000..031}.tar, a "
-                           ".yml list")
+                           "set/{000..031}.tar, a .yml list")
     look.add_argument("--filter", action="append", default=[], metavar="EXPRESSION",
                       help="leave out samples that do not pass, such as 'width >= 512' (repeatable)")
     look.add_argument("--captions", default="beside", metavar="FROM",
                       choices=("beside", "metadata", "file name", "folder name"),
                       help="where captions come from: beside (default), metadata, 'file name', 'folder name'")
-    look.add_argument("--field", default="caption", metavar="NAME", help="the metadata field with the "
-                                                                         "caption")
-    look.add_argument("--size", type=int, default=0, metavar="PIXELS", help="bucket size; 0 is the models' "
-                                                                            "own")
-    look.add_argument("--ratios", default="", metavar="LIST", help="aspect ratios, such as '1/1, 3/4'; "
-                                                                   "default: "
-                                                                   "those of the reference")
+    look.add_argument("--field", default="caption", metavar="NAME", help=
+                      "the metadata field with the caption")
+    look.add_argument("--size", type=int, default=0, metavar="PIXELS", help=
+                      "bucket size; 0 is the models' own")
+    look.add_argument("--ratios", default="", metavar="LIST", help=
+                      "aspect ratios, such as '1/1, 3/4'; default: those of the reference")
     look.add_argument("--nano", action="store_true", help="buckets for the bundled nano models (64 pixels)")
-    look.add_argument("--batch-size", type=int, default=4, metavar="N", help="to tell which buckets are "
-                                                                             "smaller")
+    look.add_argument("--batch-size", type=int, default=4, metavar="N", help=
+                      "to tell which buckets are smaller")
     look.add_argument("--duplicates", default="keep", choices=("keep", "remove", "remove near"),
                       help="also look for equal, or nearly equal, pictures")
     look.add_argument("--decode", action="store_true",

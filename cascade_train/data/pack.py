@@ -47,8 +47,8 @@ def pack(reader: Reader, out: Path, *, shard_bytes: int = 0, tell: Tell | None =
         raise CascadeError(f"'{out.name}' is no tar", fix="Give a name that ends in .tar")
     existing = [path for path in (out, shard_name(out, 0)) if path.exists()]
     if existing:
-        raise CascadeError("the shard exists already", where=str(existing[0]), fix="Give another name, or "
-                                                                                   "remove it")
+        raise CascadeError("the shard exists already", where=str(existing[0]), fix=
+                           "Give another name, or remove it")
     bad = Tally()
     keys: set[str] = set()
     total = len(getattr(reader, "index", ()))

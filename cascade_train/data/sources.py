@@ -73,8 +73,7 @@ def tars_dataset(text: str, *, shuffle: int, host: Host) -> Dataset:
         from cascade_train.data.shards import require_fsspec
         require_fsspec()
         host.warn("remote shards are streamed: the order of samples depends on what came before, so a "
-                  "resumed "
-                  "run replays the stream up to its step, and epochs are not exact")
+                  "resumed run replays the stream up to its step, and epochs are not exact")
         return Dataset((WeightedSource(StreamSource(tuple(remote), shuffle)),))
     tell = teller(host)
     sources: list[Source] = []

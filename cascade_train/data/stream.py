@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from cascade_train.host.base import Host
 
 SAID = ("streamed from remote shards: a step is reached by replaying the stream, epochs are approximate, and "
-        "shards "
-        "that change or fail change what comes after")
+        "shards that change or fail change what comes after")
 
 _KEPT_BATCHES = 16
 _TOLD = 10
@@ -205,8 +204,8 @@ class OpenStream:
     def _note(self, reason: str, name: str) -> None:
         self._bad.add(reason, name)
         if "error" in (self.dataset.on_bad, self._leaf.on_bad):
-            raise CascadeError(f"bad sample or shard: {reason}", where=name, fix="Mend it, or skip bad "
-                                                                                 "samples")
+            raise CascadeError(f"bad sample or shard: {reason}", where=name, fix=
+                               "Mend it, or skip bad samples")
         if self._host is not None and self._bad.total <= _TOLD:
             self._host.warn(f"skipped {name}: {reason}")
         if self._bad.total > 100 and self._bad.total > self.dataset.max_bad * (self._bad.total + self._good):

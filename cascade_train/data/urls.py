@@ -72,8 +72,8 @@ def expand(text: str, folders: Folders) -> list[Path | str]:
         if entry and not entry.startswith("#"):
             out.extend(_expand_entry(entry, folders, None, 0))
     if not out:
-        raise CascadeError("no tar is named", fix="Give a path, a range such as shards/{0000..0007}.tar, or "
-                                                  "a URL")
+        raise CascadeError("no tar is named", fix=
+                           "Give a path, a range such as shards/{0000..0007}.tar, or a URL")
     if len(out) > MOST_SHARDS:
         raise CascadeError(f"more than {MOST_SHARDS} shards are named")
     return out
@@ -151,8 +151,8 @@ def _listed(path: Path, folders: Folders, depth: int) -> Iterator[Path | str]:
         raise CascadeError("the list of tars is no valid YAML", where=str(path), fix=str(error)) from error
     entries = list(_strings(content))
     if not entries:
-        raise CascadeError("the list of tars is empty", where=str(path), fix="Write one '- path/or/url.tar' "
-                                                                             "a line")
+        raise CascadeError("the list of tars is empty", where=str(path), fix=
+                           "Write one '- path/or/url.tar' a line")
     for entry in entries:
         yield from _expand_entry(entry.strip(), folders, path.parent, depth + 1)
 
