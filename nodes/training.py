@@ -164,6 +164,14 @@ class TrainingRun(CascadeNode):
 
         return (start(RunSpec(label=label.strip(), **settings), self.host),)
 
+    def planned(self, label: str, **settings: Any) -> tuple[tuple[Any], str, None]:
+        """For ``--dry-run``: the outputs, a line, and whether the work is done (None: there is none)."""
+        from cascade_train.training.plan import planned_start
+        from cascade_train.training.spec import RunSpec
+
+        run, text = planned_start(RunSpec(label=label.strip(), **settings), self.host)
+        return (run,), text, None
+
 
 class TrainSteps(CascadeNode):
     ID = "CascadeTrainSteps"
@@ -198,6 +206,12 @@ class TrainSteps(CascadeNode):
 
         return train_block(run, steps, learning_rate or None, self.host)
 
+    def planned(self, run: Any, steps: int, learning_rate: float) -> tuple[tuple[Any, Any, Any], str, bool]:
+        from cascade_train.training.plan import planned_block
+
+        later, text, there = planned_block(run, steps, learning_rate or None)
+        return (later, None, None), text, there
+
 
 class TrainAndValidate(CascadeNode):
     ID = "CascadeTrainAndValidate"
@@ -226,6 +240,14 @@ class TrainAndValidate(CascadeNode):
         from cascade_train.sampling.blocks import train_and_validate
 
         return train_and_validate(run, prompts, total, every, learning_rate or None, self.host)
+
+    def planned(
+        self, run: Any, prompts: Any, total: int, every: int, learning_rate: float
+    ) -> tuple[tuple[Any, Any], str, bool]:
+        from cascade_train.training.plan import planned_block
+
+        later, text, _ = planned_block(run, total, learning_rate or None)
+        return (later, None), f"{text}, and draws the prompts every {every} steps", False
 
 
 class Validate(CascadeNode):

@@ -101,7 +101,7 @@ class Terminal:
         try:
             self.stream.write(text + "\n")
         except UnicodeEncodeError:  # a console of another code page: show what it can
-            encoding = self.stream.encoding or "ascii"
+            encoding = getattr(self.stream, "encoding", None) or "ascii"
             self.stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
         self.stream.flush()
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cascade_train.errors import CascadeError
@@ -62,6 +63,24 @@ async def run_prompt_async(
     listener: Listener = lambda event: None,
 ) -> Report:
     """`run_prompt` inside an event loop of the caller's (which waits while a node works)."""
+    ready = await prepared(prompt, classes, only)
+    needed = needed_nodes(ready.live, ready.registry, ready.roots)
+    with _inference_mode([ready.registry[ready.live.get_node(n)["class_type"]].cls for n in needed]):
+        run = Run(ready.live, ready.registry, host, cache or ResultCache(), extra_pnginfo, listener)
+        return await run.execute(ready.roots, needed)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prompt that may run: literals brought to their types, every class known, nothing refused."""
+
+    live: LiveGraph
+    registry: Registry
+    roots: list[str]
+
+
+async def prepared(prompt: Prompt, classes: Mapping[str, type], only: Iterable[str] = ()) -> Prepared:
+    """Check ``prompt`` against the classes; see `run_prompt` for what is raised."""
     registry = Registry(classes)
     unknown = sorted({str(n.get("class_type")) for n in prompt.values()} - set(classes))
     if unknown:
@@ -71,16 +90,14 @@ async def run_prompt_async(
     names = {name: str(getattr(cls, "DISPLAY_NAME", name)) for name, cls in classes.items()}
     live = LiveGraph(checked, names)
     roots = _roots(live, registry, only)
-    needed = _needed(live, registry, roots)
+    needed = needed_nodes(live, registry, roots)
     refused = [r for r in refused if r.node_id in needed] + await refusals(checked, registry, needed)
     if refused:
         lines = [
             f"{live.title(r.node_id)} (#{r.node_id}) {r.input}: {r.text or 'not allowed'}" for r in refused
         ]
         raise CascadeError("; ".join(lines))
-    with _inference_mode([registry[node["class_type"]].cls for node in checked.values()]):
-        run = Run(live, registry, host, cache or ResultCache(), extra_pnginfo, listener)
-        return await run.execute(roots, needed)
+    return Prepared(live, registry, roots)
 
 
 def _roots(live: LiveGraph, registry: Registry, only: Iterable[str]) -> list[str]:
@@ -96,15 +113,22 @@ def _roots(live: LiveGraph, registry: Registry, only: Iterable[str]) -> list[str
     return sorted(set(chosen), key=id_order)
 
 
-def _needed(live: LiveGraph, registry: Registry, roots: Sequence[str]) -> list[str]:
-    """All nodes that the roots reach, lazy inputs included, in id order."""
+def needed_nodes(
+    live: LiveGraph, registry: Registry, roots: Sequence[str], *, sources_first: bool = False
+) -> list[str]:
+    """All nodes that the roots reach, lazy inputs included: in id order, or each after its sources."""
     seen: set[str] = set()
-    stack = list(roots)
+    placed: dict[str, None] = {}
+    stack = [(root, False) for root in reversed(roots)]
     while stack:
-        node_id = stack.pop()
+        node_id, sources_done = stack.pop()
+        if sources_done:
+            placed[node_id] = None
+            continue
         if node_id in seen:
             continue
         seen.add(node_id)
+        stack.append((node_id, True))
         facts = registry[live.get_node(node_id)["class_type"]]
         for name, source, _ in live.links(node_id):
             if not facts.takes_link(name):
@@ -114,8 +138,8 @@ def _needed(live: LiveGraph, registry: Registry, roots: Sequence[str]) -> list[s
                     f"{live.title(node_id)} (#{node_id}): the input '{name}' is linked to node #{source}, "
                     "which does not exist"
                 )
-            stack.append(source)
-    return sorted(seen, key=id_order)
+            stack.append((source, False))
+    return list(placed) if sources_first else sorted(seen, key=id_order)
 
 
 def _inference_mode(classes: Sequence[type]) -> contextlib.AbstractContextManager[Any]:
