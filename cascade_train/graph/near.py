@@ -45,3 +45,8 @@ def shown(names: Iterable[Any], most: int = 3) -> str:
     if len(texts) < 2:
         return texts[0] if texts else "nothing"
     return ", ".join(texts[:-1]) + f" or {texts[-1]}"
+
+
+def a(noun: str) -> str:
+    """``noun`` with its article: ``an IMAGE``, ``a MASK``."""
+    return f"{'an' if noun[:1].upper() in tuple('AEIOU') else 'a'} {noun}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.near import nearest, shown
+from cascade_train.graph.near import a, nearest, shown
 from cascade_train.graph.reach import needed
 from cascade_train.graph.schema import Schema, inputs_of
 from cascade_train.graph.values import convert
@@ -126,7 +126,7 @@ def _typed(
     if schema is None or entry is None:
         return _guessed(value)
     if not is_widget(entry) and entry.type not in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"):
-        raise CascadeError(f"'{title_of(node)}' takes a {entry.type} at '{name}', which only a wire can bring",
+        raise CascadeError(f"'{title_of(node)}' takes {a(entry.type)} at '{name}', which only a wire can bring",
                            where=f"--set {setting}",
                            fix=f"It can be given {shown([e.name for e in entries_of(schema) if is_widget(e)], 12)}")
     try:

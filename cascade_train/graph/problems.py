@@ -33,7 +33,8 @@ class Problem:
             shown = "" if self.value is None or isinstance(self.value, list) else f" = {short(self.value)}"
             text += f"{one_line(self.input)}{shown} "
         text += one_line(self.what, 400)
-        return text + (f". {one_line(self.fix, 400)}" if self.fix else "") + "."
+        text += f". {one_line(self.fix, 400)}" if self.fix else ""
+        return text if text.endswith("?") else text + "."
 
     def as_json(self) -> dict[str, Any]:
         """The problem as a JSON object."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from cascade_train.graph.convert import to_prompt, unknown_classes
 from cascade_train.graph.load import is_api
-from cascade_train.graph.near import nearest, shown
+from cascade_train.graph.near import a, nearest, shown
 from cascade_train.graph.overrides import apply_settings
 from cascade_train.graph.problems import Problem
 from cascade_train.graph.reach import circles, needed
@@ -171,7 +171,7 @@ def _missing(key: str, node: Mapping[str, Any], schema: Schema, name: str) -> Pr
     elif entry is not None and is_widget(entry):
         fix = "Give it a value"
     else:
-        fix = f"Connect a {entry.type}" if entry is not None else "Connect it"
+        fix = f"Connect {a(entry.type)}" if entry is not None else "Connect it"
     return _problem(key, node, name, "is required and has nothing", fix, kind="missing input")
 
 
@@ -199,7 +199,7 @@ def _link(
     takes = _accepted(entry)
     if MATCH_TYPE in (made, takes) or fits(made, takes):
         return None
-    return f"takes {takes}, but {name} gives {made}", f"Connect a {takes}", "link type"
+    return f"takes {a(takes)}, but {name} gives {a(made)}", f"Connect {a(takes)}", "link type"
 
 
 def _accepted(entry: Input) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.near import nearest, shown
+from cascade_train.graph.near import a, nearest, shown
 from cascade_train.graph.schema import Input
 from cascade_train.graph.widgets import DYNAMIC_COMBO, UPLOADS
 from cascade_train.host.base import Host
@@ -44,7 +44,7 @@ def value_problem(entry: Input, value: Any, host: Host | None, checks_itself: tu
     kind = entry.type if entry.type in _CONVERT else None
     if kind is None:
         if entry.required and entry.type != "*" and value is None:
-            return "is required and has nothing", f"Connect a {entry.type}", "missing input"
+            return "is required and has nothing", f"Connect {a(entry.type)}", "missing input"
         return None
     found = _CONVERT[kind](value)
     if isinstance(found, str):
