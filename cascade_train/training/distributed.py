@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from cascade_train.errors import Interrupted
 from cascade_train.host.base import Host
+
+T = TypeVar("T")
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter], host: Host) -> None:
@@ -32,6 +36,37 @@ def share_buffers(buffers: Iterable[Tensor], host: Host) -> None:
     if host.world_size > 1:
         for buffer in buffers:
             torch.distributed.broadcast(buffer, src=0)
+
+
+def check_interrupt(host: Host) -> None:
+    """Stop every process at the same step when the person stopped any of them.
+
+    Raises:
+        Exception: the host's own where it was stopped, `Interrupted` in the others.
+    """
+    if host.world_size == 1:
+        host.check_interrupt()
+        return
+    stopped: BaseException | None = None
+    try:
+        host.check_interrupt()
+    except BaseException as exception:
+        stopped = exception
+    count = torch.tensor([0 if stopped is None else 1], device=host.device)
+    torch.distributed.all_reduce(count)
+    if stopped is not None:
+        raise stopped
+    if int(count):
+        raise Interrupted("another process of this run was stopped")
+
+
+def agreed(value: T, host: Host) -> T:
+    """Rank 0's ``value`` in every process: what lies on a shared disk may change between two looks."""
+    if host.world_size == 1:
+        return value
+    told = [value]
+    torch.distributed.broadcast_object_list(told, src=0, device=torch.device(host.device))
+    return told[0]
 
 
 def wait(host: Host) -> None:

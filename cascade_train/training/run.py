@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from cascade_train.errors import CascadeError
 from cascade_train.files import write_json
 from cascade_train.host.base import Host
 from cascade_train.training import checkpoints, lock, retention
-from cascade_train.training.distributed import wait
+from cascade_train.training.distributed import agreed, check_interrupt, wait
 from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics
 from cascade_train.training.spec import Block, Position, RunSpec
 from cascade_train.training.trained import TrainedState, load_trained
@@ -41,14 +41,7 @@ def start(spec: RunSpec, host: Host) -> Position:
     """The run of ``spec`` at step 0. Its folder is made, with ``run.json``, where it does not exist yet."""
     _check(spec)
     folder = host.folders.runs / spec.digest
-    described = folder / "run.json"
-    if host.rank == 0 and not described.exists():
-        try:
-            write_json(described, {"format": 1, "digest": spec.digest, "label": spec.label,
-                                   "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "spec": canonical(spec)})
-        except OSError as error:
-            raise CascadeError(f"the run folder cannot be written: {error.strerror or error}",
-                               where=str(folder), fix="Choose an output folder you may write to") from error
+    _describe(spec, folder, host)
     return Position(spec, (), str(folder))
 
 
@@ -76,13 +69,13 @@ def train(position: Position, steps: int, *, host: Host, learning_rate: float | 
     if goal.step == 0:
         return goal, Metrics(())
     folder = Path(goal.folder)
-    if checkpoints.exists(goal):
+    if agreed(checkpoints.exists(goal), host):
         if host.rank == 0:
             checkpoints.promote(goal)
         return goal, read_metrics(goal)
-    with (lock.held(folder) if host.rank == 0 else nullcontext()), torch.inference_mode(False), \
-            torch.enable_grad(), _own_random_state(host), _repeatable(host):
-        checkpoints.sweep(folder) if host.rank == 0 else None
+    _describe(goal.spec, folder, host)  # the folder may have been deleted since the run was started
+    with _memory_errors(goal), _held(folder, host), torch.inference_mode(False), torch.enable_grad(), \
+            _own_random_state(host), _repeatable(host):
         trainer = _at_newest(goal, host)
         _warn_past_schedule(goal, host)
         _train_to(goal, trainer, host, preview, save_seconds)
@@ -121,7 +114,7 @@ def release() -> None:
 
 def _at_newest(goal: Position, host: Host) -> Trainer:
     """A trainer at the newest position on the way to ``goal``: the live one if it is, else from disk."""
-    on_disk = list(checkpoints.on_the_way(goal))
+    on_disk = agreed(list(checkpoints.on_the_way(goal)), host)
     newest = on_disk[0].step if on_disk else 0
     name, trainer = next(iter(_live.items()), ("", None))
     _live.clear()
@@ -156,7 +149,7 @@ def _train_to(goal: Position, trainer: Trainer, host: Host, preview: Preview | N
                 if log is not None:
                     log.close()
                 log = MetricsFile(Path(goal.folder), branch_of(here))
-            host.check_interrupt()
+            check_interrupt(host)
             before = time.monotonic()
             row = trainer.advance(here.blocks[-1])
             now = time.monotonic()
@@ -221,6 +214,49 @@ def _own_random_state(host: Host) -> Any:
     device = torch.device(host.device)
     devices = [device] if device.type == "cuda" else []
     return torch.random.fork_rng(devices=devices)
+
+
+def _describe(spec: RunSpec, folder: Path, host: Host) -> None:
+    """Make the run's folder with ``run.json`` where it is not there."""
+    described = folder / "run.json"
+    if host.rank != 0 or described.exists():
+        return
+    try:
+        write_json(described, {"format": 1, "digest": spec.digest, "label": spec.label,
+                               "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "spec": canonical(spec)})
+    except OSError as error:
+        raise CascadeError(f"the run folder cannot be written: {error.strerror or error}", where=str(folder),
+                           fix="Choose an output folder that you may write to") from error
+
+
+@contextmanager
+def _held(folder: Path, host: Host) -> Iterator[None]:
+    """Hold the run's lock, on rank 0 for all; what a crash left half-written goes."""
+    if host.rank != 0:
+        yield
+        return
+    with lock.held(folder):
+        checkpoints.sweep(folder)
+        yield
+
+
+@contextmanager
+def _memory_errors(goal: Position) -> Iterator[None]:
+    """Say what helps when the device's memory does not suffice."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        release()
+        spec, advice = goal.spec, []
+        if spec.accumulation < spec.batch_size:
+            advice.append(f"raise accumulation (now {spec.accumulation}, up to {spec.batch_size})")
+        if spec.precision != "bf16":
+            advice.append("train in bf16")
+        if spec.models.precision != "bf16":
+            advice.append("load the models in bf16")
+        raise CascadeError("the device has too little memory for this run",
+                           fix=f"To need less: {', '.join([*advice, 'use smaller pictures or models'])}. "
+                               "What was trained so far is kept") from error
 
 
 @contextmanager

@@ -22,6 +22,7 @@ sys.path.insert(0, {here!r})
 import torch
 import studio
 from pathlib import Path
+from cascade_train.errors import Interrupted
 from cascade_train.models import library
 from cascade_train.training import run
 
@@ -29,6 +30,12 @@ torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
 host = studio.CountingHost(Path({root!r}))
 models = library.models_in(Path({models!r}), name="tiny")
+host.interrupt_before = 2 if host.rank == 1 else None
+try:
+    run.train(run.start(studio.spec({kind!r}, models, batch_size=4), host), 3, host=host)
+except Interrupted:
+    print("stopped", flush=True)
+host.interrupt_before = None
 position, metrics = run.train(run.start(studio.spec({kind!r}, models, batch_size=4), host), 3, host=host)
 print(host.rank, len(metrics.rows), studio.fingerprint(position), flush=True)
 torch.distributed.destroy_process_group()
@@ -63,11 +70,17 @@ def test_two_processes_train_the_run_of_one(
         for rank in range(2)
     ]
     told = []
-    for child in children:
-        out, err = child.communicate(timeout=120)
-        assert child.returncode == 0, err
-        told.append(out.split())
-    assert told[0][1:] == told[1][1:] and told[0][1] == "3"
+    try:
+        for child in children:
+            out, err = child.communicate(timeout=300)
+            assert child.returncode == 0, err
+            told.append(out.split())
+    finally:
+        for child in children:
+            child.kill()
+    # the stop of one is the stop of both, after which both go on
+    assert [words[0] for words in told] == ["stopped", "stopped"]
+    assert told[0][2:] == told[1][2:] and told[0][2] == "3"
 
     host = studio.CountingHost(tmp_path / "one")
     one, metrics = run.train(run.start(studio.spec(kind, models, batch_size=4), host), 3, host=host)

@@ -236,3 +236,19 @@ def test_the_same_process_may_not_train_a_run_twice_at_once(
     host.check_interrupt = meanwhile  # type: ignore[method-assign]
     run.train(position, 2, host=host)
     assert len(refused) == 1 and f"process {os.getpid()}" in str(refused[0])
+
+
+def test_too_little_memory_says_what_helps(studio: ModuleType, models: ModelsSpec, tmp_path: Path) -> None:
+    import torch
+
+    host = studio.CountingHost(tmp_path)
+    position, _ = run.train(run.start(studio.spec("lora", models), host), 1, host=host)
+
+    def no_room(*_: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    next(iter(run._live.values())).objective.unet.register_forward_pre_hook(no_room)  # type: ignore[attr-defined]
+    with pytest.raises(CascadeError, match="too little memory") as told:
+        run.train(position, 1, host=host)
+    assert "raise accumulation (now 1, up to 3), train in bf16, load the models in bf16" in str(told.value)
+    run.train(position, 1, host=host)

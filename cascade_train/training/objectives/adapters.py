@@ -58,9 +58,10 @@ def _near(wanted: str, layers: Sequence[str]) -> list[str]:
 
 
 def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
-    """Inject adapters of ``target`` into ``unet`` in place; only they require gradients, in fp32.
+    """Inject adapters of ``target`` into ``unet`` (on the CPU) in place; they alone need gradients, in fp32.
 
-    Their start is a function of ``seed`` alone: up matrices are zero, so the network first does as before.
+    Their start is a function of ``seed`` alone, whatever device follows; up matrices are zero, so the network
+    first does as before.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -73,12 +74,9 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
                                fix="Use a plain LoRA, or leave that layer out")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed & 0x7FFF_FFFF_FFFF_FFFF)
-        device = next(unet.parameters()).device
-        unet.to("cpu")  # so that every device starts from the same numbers
         config = LoraConfig(r=target.rank, lora_alpha=target.alpha, target_modules=names,  # type: ignore[arg-type]
                             use_dora=target.kind == "dora", lora_dropout=0.0, bias="none")
         inject_adapter_in_model(config, unet, adapter_name=ADAPTER)
-        unet.to(device)
     for name, parameter in unet.named_parameters():
         is_adapter = ".lora_" in name
         parameter.requires_grad_(is_adapter)

@@ -133,9 +133,7 @@ def trainable_part(spec: RunSpec, part: str, host: Host) -> nn.Module:
     init = target.init if isinstance(target, FullTarget) else "models"
     module: nn.Module
     if init == "models":
-        from cascade_train.models import library
-
-        module = copy.deepcopy(library.part(spec.models, part, host.device))  # type: ignore[arg-type]
+        module = own_copy(spec, part)
     else:
         from cascade_train.models.init import initial
 
@@ -157,6 +155,13 @@ def save_memory(module: nn.Module) -> None:
         enable = getattr(module, "enable_gradient_checkpointing", None)
         if enable is not None:
             enable()
+
+
+def own_copy(spec: RunSpec, part: str) -> nn.Module:
+    """A copy of ``part`` on the CPU; the cached one stays there too, and takes no room on the device."""
+    from cascade_train.models import library
+
+    return copy.deepcopy(library.part(spec.models, part))  # type: ignore[arg-type]
 
 
 def _own_config(spec: RunSpec, part: str) -> str:

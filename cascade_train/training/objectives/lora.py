@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from cascade_train.errors import CascadeError
 from cascade_train.training.feed import TextFeed, TokenFeed
 from cascade_train.training.objectives.adapters import RowEmbedding, adapter_tensors, add_lora
-from cascade_train.training.objectives.base import Group, frozen_part, save_memory
+from cascade_train.training.objectives.base import Group, frozen_part, own_copy, save_memory
 from cascade_train.training.objectives.stage_c import StageCBase, frozen_text
 from cascade_train.training.spec import LoRATarget
 from cascade_train.training.tokens import rows_of
@@ -36,11 +35,12 @@ class LoRAObjective(StageCBase):
         _check(target)
         super().__init__(spec, host)
         modules: dict[str, nn.Module] = {}
-        unet = frozen_part(spec, "stage_c", host)
         if target.modules.strip():
-            unet = copy.deepcopy(unet)
+            unet = own_copy(spec, "stage_c")
             add_lora(unet, target, spec.seed)
-            modules["stage_c"] = unet
+            modules["stage_c"] = unet.to(self.device)
+        else:
+            unet = frozen_part(spec, "stage_c", host)
         self.unet = unet.eval()
         save_memory(self.unet)
         base = next(self.unet.parameters())
