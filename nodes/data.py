@@ -109,19 +109,21 @@ class DatasetFromImages(CascadeNode):
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
     OUTPUT_TOOLTIPS = ("Goes into Training Run, or first through filters, captions and buckets.",)
+    INPUT_IS_LIST = True
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {"required": {
-            "images": link("IMAGE", "One picture or a batch."),
+            "images": link("IMAGE", "One picture, a batch, or a list of pictures of different sizes."),
             "captions": text("", "One line for each picture, or one line for all.", lines=True),
         }}
 
-    def run(self, images: Any, captions: str) -> tuple[Any]:
+    def run(self, images: list[Any], captions: list[str]) -> tuple[Any]:
         from cascade_train.data.sources import pictures_dataset
 
-        lines = captions.strip("\n").split("\n")
-        return (pictures_dataset(images.detach().cpu().numpy(), lines, host=self.host),)
+        pictures = [picture for batch in images for picture in batch.detach().cpu().numpy()]
+        lines = captions[0].strip("\n").split("\n") if len(captions) == 1 else captions
+        return (pictures_dataset(pictures, lines, host=self.host),)
 
 
 class FilterSamples(CascadeNode):

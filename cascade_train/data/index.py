@@ -88,7 +88,9 @@ _MOST_OPEN = 32
 
 def _connection(path: Path) -> sqlite3.Connection:
     """This thread's connection to the index at ``path``."""
-    known: OrderedDict[Path, sqlite3.Connection] = _OPEN.__dict__.setdefault("known", OrderedDict())
+    if _OPEN.__dict__.get("process") != os.getpid():  # a forked child leaves its parent's alone
+        _OPEN.__dict__.update(process=os.getpid(), known=OrderedDict())
+    known: OrderedDict[Path, sqlite3.Connection] = _OPEN.known
     if path in known:
         known.move_to_end(path)
     else:

@@ -96,8 +96,9 @@ def tars_state(text: str, host: Host) -> str:
     return state.hexdigest()[:32]
 
 
-def pictures_dataset(pictures: np.ndarray, captions: Sequence[str], *, host: Host) -> Dataset:
-    """Pictures from other nodes, (B, H, W, 3) floats in [0, 1] or uint8, with a caption each or one for all.
+def pictures_dataset(pictures: Sequence[np.ndarray] | np.ndarray, captions: Sequence[str], *,
+                     host: Host) -> Dataset:
+    """Pictures from other nodes, (H, W, 3) floats in [0, 1] or uint8, with a caption each or one for all.
 
     They are kept as PNG files in the cache folder, named by their content.
 
@@ -111,24 +112,30 @@ def pictures_dataset(pictures: np.ndarray, captions: Sequence[str], *, host: Hos
     if len(captions) not in (1, len(pictures)):
         raise CascadeError(f"there are {len(pictures)} pictures and {len(captions)} captions",
                            fix="Write one caption for all, or one line for each picture")
-    if pictures.dtype != np.uint8:
-        pictures = np.round(np.clip(np.nan_to_num(pictures), 0, 1) * 255).astype(np.uint8)
     words = [captions[number if len(captions) > 1 else 0].strip() for number in range(len(pictures))]
-    name = hashlib.sha256(repr((pictures.shape, words)).encode("utf-8", "surrogatepass"))
-    name.update(np.ascontiguousarray(pictures).tobytes())
+    name = hashlib.sha256(repr(words).encode("utf-8", "surrogatepass"))
+    for picture in pictures:
+        name.update(repr(picture.shape).encode() + _bytes(picture).tobytes())
     root = host.folders.cache / PICTURES / name.hexdigest()[:32]
     if not root.is_dir():
         beside = root.with_name(f".{root.name}.{id(pictures):x}.part")
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         for number, picture in enumerate(pictures):
-            Image.fromarray(picture[..., :3]).save(beside / f"{number:05}.png", compress_level=1)
+            Image.fromarray(_bytes(picture)).save(beside / f"{number:05}.png", compress_level=1)
             (beside / f"{number:05}.txt").write_text(words[number], encoding="utf-8", newline="")
         try:
             beside.rename(root)
         except OSError:  # another process was faster
             shutil.rmtree(beside, ignore_errors=True)
     return Dataset((WeightedSource(folder_source(root, False, host.folders.cache / "index")),))
+
+
+def _bytes(picture: np.ndarray) -> np.ndarray:
+    """A picture (H, W, 3 or more) as contiguous uint8 RGB."""
+    if picture.dtype != np.uint8:
+        picture = np.round(np.clip(np.nan_to_num(picture), 0, 1) * 255).astype(np.uint8)
+    return np.ascontiguousarray(picture[..., :3])
 
 
 def combine(datasets: Sequence[Dataset], repeats: Sequence[int], shares: Sequence[float]) -> Dataset:

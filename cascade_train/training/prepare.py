@@ -103,6 +103,8 @@ def _fill(dataset: Dataset, models: ModelsSpec, host: Host) -> None:
         finally:
             for store in stores:
                 store.flush()
+    size = sum(path.stat().st_size for store in stores for path in store.folder.glob("*.safetensors"))
+    host.progress(len(opened), len(opened), f"cached {len(opened)} samples, {size / 1e6:.1f} MB on disk")
     for store in stores:
         if store.trouble:
             host.warn(f"the cache could not be written ({store.trouble}); "
