@@ -30,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a console that cannot show a sign must not end a run
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a console that cannot show a sign must not end a run
     words = list(sys.argv[1:] if argv is None else argv)
     name = next((word for word in words if not word.startswith("-")), None)
     try:
@@ -76,7 +78,8 @@ def available() -> list[str]:
 def _parser(wanted: str | None) -> argparse.ArgumentParser:
     """The parser for ``wanted`` alone, or with every command when it is None or unknown."""
     parser = argparse.ArgumentParser(
-        prog="cascade-train", description="Train Stable Cascade by wiring nodes, and run the same graph headless."
+        prog="cascade-train",
+        description="Train Stable Cascade by wiring nodes, and run the same graph headless.",
     )
     parser.add_argument("--version", action="version", version=f"cascade-train {_version()}")
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")

@@ -14,12 +14,21 @@ HELP = "print the API prompt that ComfyUI would queue for a workflow"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from cascade_train.commands.run import add_places
 
-    parser.add_argument("file", type=Path, metavar="FILE",
-                        help="a UI workflow (JSON), or a PNG or WebP that carries one")
-    parser.add_argument("--object-info", type=Path, metavar="FILE",
-                        help="the node classes, saved from a ComfyUI's /object_info, in place of those here")
-    parser.add_argument("--draw", type=int, metavar="SEED",
-                        help="draw one of each {a|b} in prompts with this seed (they stay as they are)")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="a UI workflow (JSON), or a PNG or WebP that carries one"
+    )
+    parser.add_argument(
+        "--object-info",
+        type=Path,
+        metavar="FILE",
+        help="the node classes, saved from a ComfyUI's /object_info, in place of those here",
+    )
+    parser.add_argument(
+        "--draw",
+        type=int,
+        metavar="SEED",
+        help="draw one of each {a|b} in prompts with this seed (they stay as they are)",
+    )
     add_places(parser)
 
 
@@ -32,8 +41,13 @@ def run(args: argparse.Namespace) -> int:
     _host, info = schemas(args)
     unknown = unknown_classes(workflow, info)
     if unknown:
-        listed = "; ".join(f"{name} at {where}" + (f" from {pack}" if pack else "") for name, pack, where in unknown)
-        raise CascadeError(f"{len(unknown)} node classes are not known here: {listed}", where=str(args.file),
-                           fix="Give their ComfyUI with --comfyui DIR, or its saved /object_info with --object-info")
+        listed = "; ".join(
+            f"{name} at {where}" + (f" from {pack}" if pack else "") for name, pack, where in unknown
+        )
+        raise CascadeError(
+            f"{len(unknown)} node classes are not known here: {listed}",
+            where=str(args.file),
+            fix="Give their ComfyUI with --comfyui DIR, or its saved /object_info with --object-info",
+        )
     print(json.dumps(to_prompt(workflow, info, draw=args.draw), indent=2))
     return 0

@@ -10,12 +10,22 @@ HELP = "draw a workflow as text: nodes, values and wires"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE",
-                        help="a UI workflow or API prompt (JSON), or a PNG or WebP that carries one")
+    parser.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="a UI workflow or API prompt (JSON), or a PNG or WebP that carries one",
+    )
     parser.add_argument("--values", action="store_true", help="show every value in full, also long ones")
-    parser.add_argument("--object-info", type=Path, metavar="FILE",
-                        help="the node classes, saved from a ComfyUI's /object_info")
-    parser.add_argument("--json", action="store_true", help="print one JSON object: what the file is, and its nodes")
+    parser.add_argument(
+        "--object-info",
+        type=Path,
+        metavar="FILE",
+        help="the node classes, saved from a ComfyUI's /object_info",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object: what the file is, and its nodes"
+    )
     from cascade_train.commands.run import add_places
 
     add_places(parser)

@@ -13,9 +13,12 @@ HELP = "list the nodes that can run here, with their inputs"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from cascade_train.commands.run import add_places
 
-    parser.add_argument("name", nargs="?", metavar="NAME", help="only nodes whose id, title or category has this in it")
-    parser.add_argument("--json", action="store_true",
-                        help="print one JSON object in the form of ComfyUI's /object_info")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="only nodes whose id, title or category has this in it"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object in the form of ComfyUI's /object_info"
+    )
     add_places(parser)
     parser.set_defaults(object_info=None)
 
@@ -27,11 +30,16 @@ def run(args: argparse.Namespace) -> int:
 
     _host, info = schemas(args)
     wanted = (args.name or "").casefold()
-    chosen = {name: schema for name, schema in info.items() if any(
-        wanted in str(text).casefold() for text in (name, schema["display_name"], schema["category"]))}
+    chosen = {
+        name: schema
+        for name, schema in info.items()
+        if any(wanted in str(text).casefold() for text in (name, schema["display_name"], schema["category"]))
+    }
     if not chosen:
         near = nearest(args.name, [*info, *(schema["display_name"] for schema in info.values())])
-        raise CascadeError(f"no node is called '{args.name}'", fix=f"Nearest: {shown(near)}" if near else None)
+        raise CascadeError(
+            f"no node is called '{args.name}'", fix=f"Nearest: {shown(near)}" if near else None
+        )
     if args.json:
         print(json.dumps(chosen, default=str))
         return 0
@@ -55,8 +63,10 @@ def _described(name: str, schema: Mapping[str, Any], in_full: bool) -> Iterator[
         line += _limits(entry) + ("" if entry.required else ", optional")
         tooltip = entry.options.get("tooltip")
         yield line + (f"\n        {tooltip}" if in_full and tooltip else "")
-    outputs = [f"{label}: {kind}" if label != kind else str(kind)
-               for label, kind in zip(schema["output_name"], schema["output"])]
+    outputs = [
+        f"{label}: {kind}" if label != kind else str(kind)
+        for label, kind in zip(schema["output_name"], schema["output"])
+    ]
     if outputs:
         yield f"    → {', '.join(outputs)}"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def schemas(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
-    """(host, object_info): from ``--object-info`` when given (then without a host), else from the classes here.
+    """(host, object_info): from ``--object-info`` (then without a host), else from the classes here.
 
     Raises:
         CascadeError: a file or folder of the options is not there.

@@ -9,19 +9,33 @@ from typing import Any
 
 HELP = "check a workflow and name every problem, without running it"
 
-EPILOG = "Exit code: 0 no problem, 2 problems, each on one line: the node, the input, the value, what would be right."
+EPILOG = "Exit code: 0 no problem, 2 problems: one a line, with node, input, value and what would be right."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from cascade_train.commands.run import add_places
 
     parser.epilog = EPILOG
-    parser.add_argument("file", type=Path, metavar="FILE",
-                        help="a UI workflow or API prompt (JSON), or a PNG or WebP that carries one")
-    parser.add_argument("--object-info", type=Path, metavar="FILE",
-                        help="check against the node classes saved from a ComfyUI's /object_info, and no files")
-    parser.add_argument("--set", action="append", default=[], metavar="NODE.INPUT=VALUE", dest="settings",
-                        help="change an input of the node with this title or id first (repeatable)")
+    parser.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="a UI workflow or API prompt (JSON), or a PNG or WebP that carries one",
+    )
+    parser.add_argument(
+        "--object-info",
+        type=Path,
+        metavar="FILE",
+        help="check against the node classes saved from a ComfyUI's /object_info, and no files",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NODE.INPUT=VALUE",
+        dest="settings",
+        help="change an input of the node with this title or id first (repeatable)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object: ok, nodes, problems")
     add_places(parser)
 
@@ -39,12 +53,28 @@ def run(args: argparse.Namespace) -> int:
     except CascadeError as error:
         if not args.json:
             raise
-        print(json.dumps({"ok": False, "file": str(args.file), "nodes": 0,
-                          "problems": [{"kind": "file", "text": str(error)}]}))
+        print(
+            json.dumps(
+                {
+                    "ok": False,
+                    "file": str(args.file),
+                    "nodes": 0,
+                    "problems": [{"kind": "file", "text": str(error)}],
+                }
+            )
+        )
         return 2
     if args.json:
-        print(json.dumps({"ok": not found, "file": str(args.file), "nodes": len(prompt),
-                          "problems": [problem.as_json() for problem in found]}))
+        print(
+            json.dumps(
+                {
+                    "ok": not found,
+                    "file": str(args.file),
+                    "nodes": len(prompt),
+                    "problems": [problem.as_json() for problem in found],
+                }
+            )
+        )
     else:
         _tell(args.file, prompt, found)
     return 2 if found else 0

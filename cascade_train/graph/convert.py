@@ -11,19 +11,36 @@ from typing import Any
 
 from cascade_train.errors import CascadeError
 from cascade_train.graph.document import Graph, Node, Slot, parse
+from cascade_train.graph.layout import PRIMITIVE, Scope
 from cascade_train.graph.load import is_api
 from cascade_train.graph.schema import Schema
 from cascade_train.graph.strings import dynamic_prompt, fill_in
 from cascade_train.graph.widgets import reads, typed_in
-from cascade_train.graph.wires import PRIMITIVE, Scope, Source, Value, Wiring
+from cascade_train.graph.wires import Source, Value, Wiring
 
 Prompt = dict[str, dict[str, Any]]
 
-FILLED_IN = frozenset({
-    "SaveImage", "SaveImageAdvanced", "SaveVideo", "SaveAnimatedWEBP", "SaveWEBM", "SaveAudio", "SaveAudioMP3",
-    "SaveAudioOpus", "SaveAudioAdvanced", "SaveGLB", "SaveAnimatedPNG", "CLIPSave", "VAESave", "ModelSave",
-    "LoraSave", "SaveLatent", "SaveSVGNode",
-})
+FILLED_IN = frozenset(
+    {
+        "SaveImage",
+        "SaveImageAdvanced",
+        "SaveVideo",
+        "SaveAnimatedWEBP",
+        "SaveWEBM",
+        "SaveAudio",
+        "SaveAudioMP3",
+        "SaveAudioOpus",
+        "SaveAudioAdvanced",
+        "SaveGLB",
+        "SaveAnimatedPNG",
+        "CLIPSave",
+        "VAESave",
+        "ModelSave",
+        "LoraSave",
+        "SaveLatent",
+        "SaveSVGNode",
+    }
+)
 """Classes in whose ``filename_prefix`` the frontend replaces ``%date:…%`` and ``%node.widget%``."""
 
 
@@ -60,7 +77,8 @@ def to_prompt(
             }
     for entry in prompt.values():
         entry["inputs"] = {
-            name: value for name, value in entry["inputs"].items()
+            name: value
+            for name, value in entry["inputs"].items()
             if not (isinstance(value, list) and value[0] not in prompt)
         }
     return prompt
@@ -70,7 +88,9 @@ def _display_name(object_info: Mapping[str, Schema], node: Node) -> str:
     return str((object_info.get(node.type) or {}).get("display_name") or node.type)
 
 
-def _inputs(wiring: Wiring, scope: Scope, node: Node, draw: int | None, now: datetime | None) -> dict[str, Any]:
+def _inputs(
+    wiring: Wiring, scope: Scope, node: Node, draw: int | None, now: datetime | None
+) -> dict[str, Any]:
     schema = wiring.object_info.get(node.type) or {}
     inputs: dict[str, Any] = {}
     for name, value in wiring.values(scope, node).items():
@@ -103,7 +123,7 @@ def _final_text(
 
 
 def _look_up(wiring: Wiring, title: str, widget: str) -> Any:
-    """The value of a root node's widget, the node by its search name, else by its title; None when not found."""
+    """The value of a root node's widget, the node by search name, else by title; None when not found."""
     root = wiring.scopes[()]
     nodes = list(root.graph.nodes.values())
     found = [node for node in nodes if node.properties.get("Node name for S&R") == title]
@@ -156,7 +176,9 @@ def _write(wiring: Wiring, scope: Scope, node: Node, slot: Slot, value: Any) -> 
         values[name] = value if entry is None else typed_in(entry, value)
 
 
-def unknown_classes(workflow: Mapping[str, Any], object_info: Mapping[str, Schema]) -> list[tuple[str, str, str]]:
+def unknown_classes(
+    workflow: Mapping[str, Any], object_info: Mapping[str, Schema]
+) -> list[tuple[str, str, str]]:
     """(class, pack or "", example node) of every class in the workflow that ``object_info`` does not have.
 
     Only nodes that would be emitted count.
@@ -164,13 +186,15 @@ def unknown_classes(workflow: Mapping[str, Any], object_info: Mapping[str, Schem
     if is_api(workflow):
         found = {
             str(node["class_type"]): ("", f"'{_api_title(node)}' (id {key})")
-            for key, node in workflow.items() if node["class_type"] not in object_info
+            for key, node in workflow.items()
+            if node["class_type"] not in object_info
         }
     else:
         wiring = Wiring(parse(workflow), object_info)
         found = {
             node.type: (pack_hint(node), f"'{node.title or node.type}' (id {scope.full_id(node)})")
-            for scope, node in wiring.nodes() if wiring.is_emitted(node) and node.type not in object_info
+            for scope, node in wiring.nodes()
+            if wiring.is_emitted(node) and node.type not in object_info
         }
     return [(name, pack, where) for name, (pack, where) in sorted(found.items())]
 

@@ -109,17 +109,27 @@ def parse(workflow: Any) -> Document:
         entry = _object(entry, f"subgraph {number}")
         identity = str(entry.get("id"))
         if identity in subgraphs:
-            raise CascadeError(f"two subgraphs have the id {identity}", fix="Save the workflow again in ComfyUI")
+            raise CascadeError(
+                f"two subgraphs have the id {identity}", fix="Save the workflow again in ComfyUI"
+            )
         subgraphs[identity] = _graph(entry, identity, str(entry.get("name") or identity), inside=True)
     return Document(_graph(workflow, "", "workflow"), subgraphs)
 
 
 def _refuse_group_nodes(workflow: Mapping[str, Any]) -> None:
     nodes = workflow.get("nodes")
-    used = sorted({
-        str(node["type"]) for node in nodes
-        if isinstance(node, Mapping) and str(node.get("type", "")).startswith(("workflow>", "workflow/"))
-    }) if isinstance(nodes, list) else []
+    used = (
+        sorted(
+            {
+                str(node["type"])
+                for node in nodes
+                if isinstance(node, Mapping)
+                and str(node.get("type", "")).startswith(("workflow>", "workflow/"))
+            }
+        )
+        if isinstance(nodes, list)
+        else []
+    )
     if used:
         raise CascadeError(
             f"the workflow uses group nodes ({', '.join(name[9:] for name in used)}), an old form that "
@@ -134,15 +144,20 @@ def _graph(entry: Mapping[str, Any], identity: str, name: str, inside: bool = Fa
     for number, saved in enumerate(_list(entry.get("nodes"), f"nodes of the {where}")):
         node = _node(_object(saved, f"node {number} of the {where}"), where)
         if node.id in nodes:
-            raise CascadeError(f"two nodes have the id {node.id}: '{nodes[node.id].title}' and '{node.title}'",
-                               where=where, fix="Delete one of them, or save the workflow again in ComfyUI")
+            raise CascadeError(
+                f"two nodes have the id {node.id}: '{nodes[node.id].title}' and '{node.title}'",
+                where=where,
+                fix="Delete one of them, or save the workflow again in ComfyUI",
+            )
         nodes[node.id] = node
     links: dict[str, Link] = {}
     for saved in _list(entry.get("links"), f"links of the {where}"):
         if saved is not None:  # ComfyUI leaves a null where a link was deleted
             key, link = _link(saved, where)
             links[key] = link
-    ports = [_ports(entry.get(side), f"{side} of the {where}") if inside else () for side in ("inputs", "outputs")]
+    ports = [
+        _ports(entry.get(side), f"{side} of the {where}") if inside else () for side in ("inputs", "outputs")
+    ]
     return Graph(identity, name, nodes, links, ports[0], ports[1])
 
 
@@ -163,7 +178,9 @@ def _node(entry: Mapping[str, Any], where: str) -> Node:
         title=str(entry.get("title") or ""),
         inputs=_slots(entry.get("inputs"), f"inputs of {spot}"),
         outputs=_slots(entry.get("outputs"), f"outputs of {spot}"),
-        values=dict(values) if isinstance(values, Mapping) else tuple(_list(values, f"widgets_values of {spot}")),
+        values=dict(values)
+        if isinstance(values, Mapping)
+        else tuple(_list(values, f"widgets_values of {spot}")),
         named=named if isinstance(named, Mapping) else None,
         properties=properties if isinstance(properties, Mapping) else {},
     )
@@ -174,12 +191,14 @@ def _slots(entries: Any, where: str) -> tuple[Slot, ...]:
     for entry in _list(entries, where):
         entry = _object(entry, where)
         link, widget = entry.get("link"), entry.get("widget")
-        slots.append(Slot(
-            name=str(entry.get("name", "")),
-            type=slot_type(entry.get("type", "*")),
-            link=None if link is None else node_id(link, f"a link in the {where}"),
-            widget=str(widget["name"]) if isinstance(widget, Mapping) and "name" in widget else None,
-        ))
+        slots.append(
+            Slot(
+                name=str(entry.get("name", "")),
+                type=slot_type(entry.get("type", "*")),
+                link=None if link is None else node_id(link, f"a link in the {where}"),
+                widget=str(widget["name"]) if isinstance(widget, Mapping) and "name" in widget else None,
+            )
+        )
     return tuple(slots)
 
 
@@ -196,12 +215,19 @@ def _link(entry: Any, where: str) -> tuple[str, Link]:
     elif isinstance(entry, list) and len(entry) >= 5:
         parts = [*entry[:5], entry[5] if len(entry) > 5 else "*"]
     else:
-        raise CascadeError(f"a link is damaged: {_short(entry)}", where=where,
-                           fix="A link is [id, from, from slot, to, to slot, type]")
+        raise CascadeError(
+            f"a link is damaged: {_short(entry)}",
+            where=where,
+            fix="A link is [id, from, from slot, to, to slot, type]",
+        )
     key, origin, slot, target, target_slot, kind = parts
     spot = f"link {_short(key)} of the {where}"
     return node_id(key, f"a link of the {where}"), Link(
-        node_id(origin, spot), _index(slot, spot), node_id(target, spot), _index(target_slot, spot), slot_type(kind)
+        node_id(origin, spot),
+        _index(slot, spot),
+        node_id(target, spot),
+        _index(target_slot, spot),
+        slot_type(kind),
     )
 
 

@@ -1,4 +1,4 @@
-"""A graph drawn as text: one node a line, its wires as rails on the left that run down to where they are used."""
+"""A graph drawn as text: one node a line, its wires as rails on the left down to where they are used."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def _title(node: NodeView) -> str:
 
 def _details(node: NodeView, titles: dict[str, str], width: int | None) -> Iterator[str]:
     for name, feeder, output in node.wires:
-        yield f"{one_line(name)} ← {one_line(titles.get(feeder, '?'))} ({one_line(feeder)}) {one_line(output)}"
+        origin = f"{one_line(titles.get(feeder, '?'))} ({one_line(feeder)})"
+        yield f"{one_line(name)} ← {origin} {one_line(output)}"
     line = ""
     for name, value in node.values.items():
         text = f"{one_line(name)}={one_line(str(value), 10_000 if width is None else 60)}"
@@ -76,17 +77,19 @@ def _most_rails(nodes: Sequence[NodeView], last_use: dict[str, int]) -> int:
 
 
 def _column(rails: list[str | None], used: list[int], ending: set[int]) -> int:
-    """Where the node stands: on its only wire's rail if that ends here, else in the first gap right of its wires."""
+    """On its only wire's rail if that ends here, else in the first gap right of its wires."""
     if len(used) == 1 and ending:
         return used[0]
     start = max(used) + 1 if used else 0
-    return next((column for column in range(start, len(rails)) if rails[column] is None), max(len(rails), start))
+    return next(
+        (column for column in range(start, len(rails)) if rails[column] is None), max(len(rails), start)
+    )
 
 
 def _row(rails: list[str | None], used: list[int], ending: set[int], own: int, mark: str) -> str:
     """The rails with the node's mark among them and a bar to it from each wire that goes into it.
 
-    A rail that a bar only passes stays ``│``; one that it starts from or joins is ``├``, ``┼``, ``╰`` or ``┴``.
+    A rail that a bar only passes stays ``│``; one that it joins is ``├``, ``┼``, ``╰`` or ``┴``.
     """
     first = min(used, default=own)
     text = ""

@@ -19,7 +19,9 @@ MAX_NESTING = 100
 """Lists and objects inside each other; workflows stay below 20."""
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
-ACCEPTED = "Give a workflow saved by ComfyUI (.json), an API prompt (.json), or a PNG or WebP that carries one"
+ACCEPTED = (
+    "Give a workflow saved by ComfyUI (.json), an API prompt (.json), or a PNG or WebP that carries one"
+)
 
 
 def read_workflow(path: str | Path) -> dict[str, Any]:
@@ -65,10 +67,13 @@ def parse_json(text: str, where: str) -> Any:
         cut = "; the file seems to be cut off" if error.pos >= len(text.rstrip()) else ""
         raise CascadeError(
             f"the JSON is damaged at line {error.lineno}, column {error.colno}: {error.msg}{cut}",
-            where=where, fix="Save the workflow again",
+            where=where,
+            fix="Save the workflow again",
         ) from None
     except RecursionError:
-        raise CascadeError("the JSON is nested too deeply to be a workflow", where=where, fix=ACCEPTED) from None
+        raise CascadeError(
+            "the JSON is nested too deeply to be a workflow", where=where, fix=ACCEPTED
+        ) from None
     except ValueError as error:  # an integer of more digits than Python converts
         raise CascadeError(f"the JSON cannot be read: {error}", where=where) from None
     if _deeper_than(value, MAX_NESTING):
@@ -80,7 +85,9 @@ def _deeper_than(value: Any, limit: int) -> bool:
     level = [value]
     for _ in range(limit):
         level = [
-            inner for outer in level if isinstance(outer, (list, dict))
+            inner
+            for outer in level
+            if isinstance(outer, (list, dict))
             for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
         if not level:
@@ -94,18 +101,21 @@ def workflow_in(value: Any, where: str) -> dict[str, Any]:
     Raises:
         CascadeError: it is neither.
     """
-    if is_ui(value) or is_api(value):
+    if isinstance(value, dict) and (is_ui(value) or is_api(value)):
         return value
     if isinstance(value, dict):
         for key in ("workflow", "prompt", "output"):
             inner = value.get(key)
-            if is_ui(inner) or is_api(inner):
+            if isinstance(inner, dict) and (is_ui(inner) or is_api(inner)):
                 return inner
         extra = value.get("extra")
         if isinstance(extra, dict) and isinstance(extra.get("groupNodes"), dict):
             raise CascadeError("the workflow has no list of nodes", where=where, fix=ACCEPTED)
-    raise CascadeError("this JSON is neither a workflow (a list 'nodes') nor an API prompt "
-                       "(a 'class_type' in every value)", where=where, fix=ACCEPTED)
+    raise CascadeError(
+        "this JSON is neither a workflow (a list 'nodes') nor an API prompt (a 'class_type' in every value)",
+        where=where,
+        fix=ACCEPTED,
+    )
 
 
 def is_ui(value: Any) -> bool:
@@ -114,10 +124,16 @@ def is_ui(value: Any) -> bool:
 
 
 def is_api(value: Any) -> bool:
-    """Whether ``value`` has the shape of an API prompt: each value a str ``class_type`` and a dict ``inputs``."""
-    return isinstance(value, dict) and bool(value) and all(
-        isinstance(node, dict) and isinstance(node.get("class_type"), str)
-        and isinstance(node.get("inputs"), dict) for node in value.values()
+    """Whether ``value`` is shaped as an API prompt: each value a str ``class_type`` and a dict ``inputs``."""
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(
+            isinstance(node, dict)
+            and isinstance(node.get("class_type"), str)
+            and isinstance(node.get("inputs"), dict)
+            for node in value.values()
+        )
     )
 
 
@@ -125,8 +141,11 @@ def _carried(texts: dict[str, str], where: str) -> dict[str, Any]:
     for key in ("workflow", "prompt"):
         if key in texts:
             return workflow_in(parse_json(texts[key], f"{where}, text '{key}'"), where)
-    raise CascadeError("this picture carries no workflow", where=where,
-                       fix="Use the picture as ComfyUI saved it: chat programs and editors strip the workflow")
+    raise CascadeError(
+        "this picture carries no workflow",
+        where=where,
+        fix="Use the picture as ComfyUI saved it: chat programs and editors strip the workflow",
+    )
 
 
 def _png_texts(data: bytes, where: str) -> Iterator[tuple[str, str]]:

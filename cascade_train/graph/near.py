@@ -26,7 +26,9 @@ def nearest(wanted: Any, names: Iterable[Any], count: int = 3, cutoff: float = 0
     keys = sorted(alike, key=len)[:count]
     if len(keys) < count:
         pool = sorted(by_text, key=lambda key: (-len(pairs & _pairs(key)), abs(len(key) - len(text))))
-        keys += [key for key in get_close_matches(text, pool[:MOST_COMPARED], count, cutoff) if key not in keys]
+        keys += [
+            key for key in get_close_matches(text, pool[:MOST_COMPARED], count, cutoff) if key not in keys
+        ]
     return [by_text[key] for key in keys[:count]]
 
 

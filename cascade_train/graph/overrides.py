@@ -32,18 +32,25 @@ def find_node(prompt: Prompt, name: str) -> str:
     name = name.strip().strip('"').strip()
     if name in prompt:
         return name
-    for key_of in (title_of, lambda node: title_of(node).casefold(), lambda node: node["class_type"].casefold()):
+    for key_of in (
+        title_of,
+        lambda node: title_of(node).casefold(),
+        lambda node: node["class_type"].casefold(),
+    ):
         wanted = name if key_of is title_of else name.casefold()
         found = [key for key, node in prompt.items() if key_of(node) == wanted]
         if len(found) == 1:
             return found[0]
         if found:
-            raise CascadeError(f"{len(found)} nodes are called '{name}'", fix=f"Use an id: {shown(found, 12)}")
+            raise CascadeError(
+                f"{len(found)} nodes are called '{name}'", fix=f"Use an id: {shown(found, 12)}"
+            )
     titles = [title_of(node) for node in prompt.values()]
     near = nearest(name, [*titles, *prompt, *(str(node["class_type"]) for node in prompt.values())])
     listed = ", ".join(dict.fromkeys(f"'{title}'" for title in titles[:12]))
-    raise CascadeError(f"no node is called '{name}'",
-                       fix=f"Nearest: {shown(near)}" if near else f"The workflow has {listed}")
+    raise CascadeError(
+        f"no node is called '{name}'", fix=f"Nearest: {shown(near)}" if near else f"The workflow has {listed}"
+    )
 
 
 def apply_settings(
@@ -81,8 +88,10 @@ def only(prompt: Prompt, names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
 def _split(setting: str) -> tuple[str, str]:
     target, equals, value = setting.partition("=")
     if not equals or "." not in target:
-        raise CascadeError(f"--set {setting!r} has not the form node.input=value",
-                           fix='For example --set "Train Steps.steps=200"')
+        raise CascadeError(
+            f"--set {setting!r} has not the form node.input=value",
+            fix='For example --set "Train Steps.steps=200"',
+        )
     return target.strip(), value
 
 
@@ -112,7 +121,9 @@ def _settable(node: Mapping[str, Any], name: str, object_info: Mapping[str, Sche
 
 def _no_input(node: Mapping[str, Any], name: str, object_info: Mapping[str, Schema]) -> CascadeError:
     schema = object_info.get(node["class_type"]) or {}
-    names = [entry.name for entry in inputs_of(schema) if is_widget(entry)] or [str(key) for key in node["inputs"]]
+    names = [entry.name for entry in inputs_of(schema) if is_widget(entry)] or [
+        str(key) for key in node["inputs"]
+    ]
     near = nearest(name, names)
     fix = f"Nearest: {shown(near)}" if near else f"It has {shown(names, 12)}"
     return CascadeError(f"'{title_of(node)}' has no input '{name}'", fix=fix)
@@ -126,9 +137,11 @@ def _typed(
     if schema is None or entry is None:
         return _guessed(value)
     if not is_widget(entry) and entry.type not in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"):
-        raise CascadeError(f"'{title_of(node)}' takes {a(entry.type)} at '{name}', which only a wire can bring",
-                           where=f"--set {setting}",
-                           fix=f"It can be given {shown([e.name for e in entries_of(schema) if is_widget(e)], 12)}")
+        raise CascadeError(
+            f"'{title_of(node)}' takes {a(entry.type)} at '{name}', which only a wire can bring",
+            where=f"--set {setting}",
+            fix=f"It can be given {shown([e.name for e in entries_of(schema) if is_widget(e)], 12)}",
+        )
     try:
         return convert(entry, value)
     except CascadeError as error:

@@ -12,7 +12,7 @@ MAX_SHOWN = 80
 class Problem:
     """What is wrong, where, and what would be right.
 
-    ``str(problem)`` is one line: ``title (id): input = value what. fix.``, so ``what`` reads on from the input.
+    ``str(problem)`` is one line: ``title (id): input = value what. fix.``; ``what`` reads on from the input.
     """
 
     what: str
@@ -39,8 +39,15 @@ class Problem:
     def as_json(self) -> dict[str, Any]:
         """The problem as a JSON object."""
         return {
-            "kind": self.kind, "node": self.node, "title": self.title, "class_type": self.class_type,
-            "input": self.input, "value": self.value, "what": self.what, "fix": self.fix, "text": str(self),
+            "kind": self.kind,
+            "node": self.node,
+            "title": self.title,
+            "class_type": self.class_type,
+            "input": self.input,
+            "value": self.value,
+            "what": self.what,
+            "fix": self.fix,
+            "text": str(self),
         }
 
 

@@ -26,33 +26,26 @@ def needed(nodes: Mapping[str, Mapping[str, Any]], outputs: Iterable[str]) -> se
 
 
 def circles(nodes: Mapping[str, Mapping[str, Any]], among: Iterable[str]) -> list[list[str]]:
-    """One circle of ids for each back edge of a depth-first walk, in the direction of the data; at most ten."""
+    """Circles of ids in the data's direction, one for each back edge of a depth-first walk; at most ten."""
     found: list[list[str]] = []
     done: set[str] = set()
     for start in among:
-        if start in done:
-            continue
-        trail: list[str] = []
-        on_trail: set[str] = set()
-        walk: list[tuple[str, Iterator[str]]] = []
+        if start not in done and start in nodes:
+            found += _circles_from(start, nodes, done)
+    return found[:10]
 
-        def enter(key: str) -> None:
-            trail.append(key)
-            on_trail.add(key)
-            walk.append((key, links_of(nodes[key])))
 
-        enter(start)
-        while walk:
-            key, feeders = walk[-1]
-            feeder = next(feeders, None)
-            if feeder is None:
-                walk.pop()
-                trail.pop()
-                on_trail.discard(key)
-                done.add(key)
-            elif feeder in on_trail:
-                if len(found) < 10:
-                    found.append(trail[trail.index(feeder):][::-1])
-            elif feeder not in done and feeder in nodes:
-                enter(feeder)
-    return found
+def _circles_from(start: str, nodes: Mapping[str, Mapping[str, Any]], done: set[str]) -> Iterator[list[str]]:
+    """Walk everything that feeds ``start``; nodes left behind are added to ``done``."""
+    trail = {start: links_of(nodes[start])}
+    while trail:
+        key = next(reversed(trail))
+        feeder = next(trail[key], None)
+        if feeder is None:
+            del trail[key]
+            done.add(key)
+        elif feeder in trail:
+            ids = list(trail)
+            yield ids[ids.index(feeder) :][::-1]
+        elif feeder not in done and feeder in nodes:
+            trail[feeder] = links_of(nodes[feeder])

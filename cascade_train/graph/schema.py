@@ -42,7 +42,7 @@ def describe(name: str, cls: Any) -> dict[str, Any]:
 
 
 def _checks_itself(cls: Any) -> list[str]:
-    """Inputs whose range and choices the class checks in its VALIDATE_INPUTS, ``*`` for all (not in ComfyUI's)."""
+    """Inputs that the class checks in its VALIDATE_INPUTS, ``*`` for all (ComfyUI's entries do not say)."""
     check = getattr(cls, "VALIDATE_INPUTS", None)
     if check is None:
         return []
@@ -128,12 +128,18 @@ def read_object_info(path: Path) -> dict[str, Schema]:
         raise CascadeError(f"the schemas cannot be read: {error}", where=str(path)) from None
     value = parse_json(text, str(path))
     if not isinstance(value, dict) or not all(_is_schema(entry) for entry in value.values()):
-        raise CascadeError("this is no /object_info: each class needs an object 'input' of objects",
-                           where=str(path), fix="Save http://127.0.0.1:8188/object_info of a running ComfyUI")
+        raise CascadeError(
+            "this is no /object_info: each class needs an object 'input' of objects",
+            where=str(path),
+            fix="Save http://127.0.0.1:8188/object_info of a running ComfyUI",
+        )
     return value
 
 
 def _is_schema(entry: Any) -> bool:
-    return (isinstance(entry, dict) and isinstance(entry.get("input"), dict)
-            and all(isinstance(group, dict) for group in entry["input"].values())
-            and isinstance(entry.get("input_order", {}), dict))
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("input"), dict)
+        and all(isinstance(group, dict) for group in entry["input"].values())
+        and isinstance(entry.get("input_order", {}), dict)
+    )

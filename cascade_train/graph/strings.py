@@ -56,7 +56,8 @@ def _next(text: str, wanted: str, at: int) -> int:
 
 def _parts(text: str, at: int) -> tuple[list[str], int]:
     """The parts of the choice whose inside starts at ``at``, and where it ends."""
-    parts, start, depth = [], at, 0
+    parts: list[str] = []
+    start, depth = at, 0
     while at < len(text):
         sign = text[at]
         if sign == "\\":
@@ -105,8 +106,17 @@ def _as_text(value: Any) -> str:
 
 def _date(form: str, now: datetime) -> str:
     parts = {
-        "yyyy": f"{now.year:04d}", "yy": f"{now.year % 100:02d}", "MM": f"{now.month:02d}", "M": str(now.month),
-        "dd": f"{now.day:02d}", "d": str(now.day), "hh": f"{now.hour:02d}", "h": str(now.hour),
-        "mm": f"{now.minute:02d}", "m": str(now.minute), "ss": f"{now.second:02d}", "s": str(now.second),
+        "yyyy": f"{now.year:04d}",
+        "yy": f"{now.year % 100:02d}",
+        "MM": f"{now.month:02d}",
+        "M": str(now.month),
+        "dd": f"{now.day:02d}",
+        "d": str(now.day),
+        "hh": f"{now.hour:02d}",
+        "h": str(now.hour),
+        "mm": f"{now.minute:02d}",
+        "m": str(now.minute),
+        "ss": f"{now.second:02d}",
+        "s": str(now.second),
     }
     return DATE_PART.sub(lambda match: parts[match[0]], form)

@@ -1,4 +1,4 @@
-"""What a workflow holds, for people: nodes in the order of the data, their values and wires, what is left out."""
+"""What a workflow holds: nodes in the order of the data, their values and wires, and what is left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cascade_train.graph.overrides import title_of
 from cascade_train.graph.reach import links_of
 from cascade_train.graph.schema import Schema
 from cascade_train.graph.values import unwrapped
-from cascade_train.graph.wires import VIRTUAL, Wiring
+from cascade_train.graph.wires import Wiring
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,37 @@ def summary(workflow: dict[str, Any], object_info: Mapping[str, Schema]) -> Summ
             notes.append(str(node.values[0]))
     names = tuple(graph.name for graph in wiring.document.subgraphs.values())
     version = workflow.get("version")
-    return Summary(f"UI workflow {version}" if version is not None else "UI workflow", nodes, names,
-                   tuple(left_out), tuple(notes))
+    return Summary(
+        f"UI workflow {version}" if version is not None else "UI workflow",
+        nodes,
+        names,
+        tuple(left_out),
+        tuple(notes),
+    )
 
 
-def _view(key: str, node: Mapping[str, Any], prompt: Mapping[str, Any], object_info: Mapping[str, Schema]) -> NodeView:
+def _view(
+    key: str, node: Mapping[str, Any], prompt: Mapping[str, Any], object_info: Mapping[str, Schema]
+) -> NodeView:
     wires = []
     values = {}
     for name, value in node["inputs"].items():
         if isinstance(value, list) and len(value) == 2 and isinstance(value[0], (str, int)):
-            wires.append((str(name), str(value[0]), _output_name(prompt.get(str(value[0])), value[1], object_info)))
+            wires.append(
+                (str(name), str(value[0]), _output_name(prompt.get(str(value[0])), value[1], object_info))
+            )
         else:
             values[str(name)] = unwrapped(value)
     schema = object_info.get(node["class_type"])
-    return NodeView(key, title_of(node), node["class_type"], schema is not None,
-                    bool((schema or {}).get("output_node")), values, tuple(wires))
+    return NodeView(
+        key,
+        title_of(node),
+        node["class_type"],
+        schema is not None,
+        bool((schema or {}).get("output_node")),
+        values,
+        tuple(wires),
+    )
 
 
 def _output_name(node: Any, slot: Any, object_info: Mapping[str, Schema]) -> str:
@@ -84,7 +100,7 @@ def _output_name(node: Any, slot: Any, object_info: Mapping[str, Schema]) -> str
 
 
 def _in_order(prompt: Mapping[str, Any]) -> list[str]:
-    """Ids with every node after those that feed it, else in the file's order; nodes of a circle at the end."""
+    """Ids with every node after those that feed it, else in the file's order; circles at the end."""
     feeding = {key: {f for f in links_of(node) if f in prompt and f != key} for key, node in prompt.items()}
     fed: dict[str, list[str]] = {}
     for key, feeders in feeding.items():

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a prompt, found before anything runs, each as one line that a person can act on.
+"""Everything that is wrong with a prompt, found before anything runs, each one line to act on.
 
 Works from the schemas alone: no torch, no node code. What only a class can say (``VALIDATE_INPUTS``) is the
 executor's to ask.
@@ -30,13 +30,15 @@ def check(
     host: Host | None,
     settings: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """The prompt of a UI workflow (or API prompt) with ``node.input=value`` settings in it, and what is wrong.
+    """The prompt of a UI workflow or API prompt, ``node.input=value`` settings in it, and what is wrong.
 
     Raises:
         CascadeError: the file is too damaged to be converted, or a setting fits nothing.
     """
     prompt = apply_settings(to_prompt(workflow, object_info), settings, object_info)
-    packs = {} if is_api(workflow) else {name: pack for name, pack, _ in unknown_classes(workflow, object_info)}
+    packs = (
+        {} if is_api(workflow) else {name: pack for name, pack, _ in unknown_classes(workflow, object_info)}
+    )
     return prompt, problems(prompt, object_info, host, packs)
 
 
@@ -61,11 +63,18 @@ def problems(
     found = list(_shapes(nodes))
     nodes = {key: node for key, node in nodes.items() if _is_node(node)}
     unknown = list(_unknown(nodes, object_info, packs or {}))
-    outputs = [key for key, node in nodes.items() if (object_info.get(node["class_type"]) or {}).get("output_node")]
+    outputs = [
+        key for key, node in nodes.items() if (object_info.get(node["class_type"]) or {}).get("output_node")
+    ]
     if not outputs and not unknown and not found:
-        return [Problem(what="no node of the workflow is an output, so nothing would run",
-                        fix="Add a node that saves or shows something, such as Export Run or Preview Image, "
-                            "and see that it is not muted or bypassed", kind="no output")]
+        return [
+            Problem(
+                what="no node of the workflow is an output, so nothing would run",
+                fix="Add a node that saves or shows something, such as Export Run or Preview Image, "
+                "and see that it is not muted or bypassed",
+                kind="no output",
+            )
+        ]
     found += unknown
     wanted = needed(nodes, outputs)
     for key, node in nodes.items():
@@ -74,21 +83,36 @@ def problems(
             found += _node(key, node, schema, nodes, object_info, host)
     for circle in circles(nodes, wanted):
         chain = " → ".join(_name(nodes[key], key) for key in [*circle, circle[0]])
-        found.append(_problem(circle[0], nodes[circle[0]], "", f"its inputs come from itself: {chain}",
-                              "Disconnect one wire of the circle", kind="circle"))
+        found.append(
+            _problem(
+                circle[0],
+                nodes[circle[0]],
+                "",
+                f"its inputs come from itself: {chain}",
+                "Disconnect one wire of the circle",
+                kind="circle",
+            )
+        )
     return found
 
 
 def _is_node(node: Any) -> bool:
-    return (isinstance(node, Mapping) and isinstance(node.get("class_type"), str)
-            and isinstance(node.get("inputs"), Mapping))
+    return (
+        isinstance(node, Mapping)
+        and isinstance(node.get("class_type"), str)
+        and isinstance(node.get("inputs"), Mapping)
+    )
 
 
 def _shapes(nodes: Mapping[str, Any]) -> Iterator[Problem]:
     for key, node in nodes.items():
         if not _is_node(node):
-            yield Problem(node=key, what="this is no node: it needs a text 'class_type' and an object 'inputs'",
-                          fix="Export the prompt again", kind="shape")
+            yield Problem(
+                node=key,
+                what="this is no node: it needs a text 'class_type' and an object 'inputs'",
+                fix="Export the prompt again",
+                kind="shape",
+            )
 
 
 def _unknown(
@@ -101,14 +125,23 @@ def _unknown(
     for name, keys in seen.items():
         node = nodes[keys[0]]
         more = f", and {len(keys) - 1} more such nodes" if len(keys) > 1 else ""
-        yield _problem(keys[0], node, "", f"there is no node class '{name}' here{more}",
-                       _unknown_fix(name, packs.get(name, ""), object_info), kind="unknown class", value=name)
+        yield _problem(
+            keys[0],
+            node,
+            "",
+            f"there is no node class '{name}' here{more}",
+            _unknown_fix(name, packs.get(name, ""), object_info),
+            kind="unknown class",
+            value=name,
+        )
 
 
 def _unknown_fix(name: str, pack: str, object_info: Mapping[str, Schema]) -> str:
     near = nearest(name, object_info, cutoff=0.8)
     if pack == "ComfyUI itself":
-        return "It is one of ComfyUI's own nodes: run with --comfyui FOLDER, the folder of a ComfyUI that has it"
+        return (
+            "It is one of ComfyUI's own nodes: run with --comfyui FOLDER, the folder of a ComfyUI that has it"
+        )
     if pack:
         return f"It is from the pack '{pack}': install it in a ComfyUI and run with --comfyui FOLDER"
     if near:
@@ -117,8 +150,12 @@ def _unknown_fix(name: str, pack: str, object_info: Mapping[str, Schema]) -> str
 
 
 def _node(
-    key: str, node: Mapping[str, Any], schema: Schema, nodes: Mapping[str, Any],
-    object_info: Mapping[str, Schema], host: Host | None,
+    key: str,
+    node: Mapping[str, Any],
+    schema: Schema,
+    nodes: Mapping[str, Any],
+    object_info: Mapping[str, Schema],
+    host: Host | None,
 ) -> Iterator[Problem]:
     given: Mapping[str, Any] = node["inputs"]
     for name in _required(schema, given):
@@ -176,13 +213,24 @@ def _missing(key: str, node: Mapping[str, Any], schema: Schema, name: str) -> Pr
 
 
 def _link(
-    key: str, node: Mapping[str, Any], entry: Input, value: list[Any],
-    nodes: Mapping[str, Any], object_info: Mapping[str, Schema],
+    key: str,
+    node: Mapping[str, Any],
+    entry: Input,
+    value: list[Any],
+    nodes: Mapping[str, Any],
+    object_info: Mapping[str, Schema],
 ) -> tuple[str, str, str] | None:
-    if (len(value) != 2 or not isinstance(value[0], (str, int)) or not isinstance(value[1], int)
-            or isinstance(value[1], bool)):
-        return ("is a list, but neither a link [node id, slot] nor a wrapped list",
-                'Write a list of values as {"__value__": […]}', "link")
+    if (
+        len(value) != 2
+        or not isinstance(value[0], (str, int))
+        or not isinstance(value[1], int)
+        or isinstance(value[1], bool)
+    ):
+        return (
+            "is a list, but neither a link [node id, slot] nor a wrapped list",
+            'Write a list of values as {"__value__": […]}',
+            "link",
+        )
     origin = nodes.get(str(value[0]))
     if origin is None:
         return f"is wired to node {shown([value[0]])}, which is not in the prompt", "Connect it again", "link"
@@ -192,8 +240,11 @@ def _link(
     outputs = list(schema.get("output") or ())
     name = _name(origin, str(value[0]))
     if not 0 <= value[1] < len(outputs):
-        return (f"is wired to output {value[1]} of {name}, which has {len(outputs)}",
-                "Connect it again", "link")
+        return (
+            f"is wired to output {value[1]} of {name}, which has {len(outputs)}",
+            "Connect it again",
+            "link",
+        )
     made = outputs[value[1]]
     made = "COMBO" if isinstance(made, (list, tuple)) else str(made)
     takes = _accepted(entry)
@@ -222,5 +273,13 @@ def _title(node: Mapping[str, Any]) -> str:
 def _problem(
     key: str, node: Mapping[str, Any], name: str, what: str, fix: str, *, kind: str, value: Any = None
 ) -> Problem:
-    return Problem(node=key, title=_title(node), class_type=node["class_type"], input=name, value=value,
-                   what=what, fix=fix, kind=kind)
+    return Problem(
+        node=key,
+        title=_title(node),
+        class_type=node["class_type"],
+        input=name,
+        value=value,
+        what=what,
+        fix=fix,
+        kind=kind,
+    )

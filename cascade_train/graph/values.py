@@ -22,7 +22,9 @@ def unwrapped(value: Any) -> Any:
     return value["__value__"] if isinstance(value, Mapping) and "__value__" in value else value
 
 
-def value_problem(entry: Input, value: Any, host: Host | None, checks_itself: tuple[str, ...] = ()) -> Finding | None:
+def value_problem(
+    entry: Input, value: Any, host: Host | None, checks_itself: tuple[str, ...] = ()
+) -> Finding | None:
     """What is wrong with ``value`` for ``entry``; None when it is right.
 
     Args:
@@ -59,8 +61,16 @@ def convert(entry: Input, text: str) -> Any:
         CascadeError: it is none.
     """
     if entry.type == "BOOLEAN":
-        value = {"true": True, "yes": True, "on": True, "1": True,
-                 "false": False, "no": False, "off": False, "0": False}.get(text.strip().lower())
+        value = {
+            "true": True,
+            "yes": True,
+            "on": True,
+            "1": True,
+            "false": False,
+            "no": False,
+            "off": False,
+            "0": False,
+        }.get(text.strip().lower())
         if value is None:
             raise CascadeError(f"'{text}' is not true or false", fix="Give true or false")
         return value
@@ -101,7 +111,10 @@ def _boolean(value: Any) -> Any:
 
 
 _CONVERT: dict[str, Callable[[Any], Any]] = {
-    "INT": _integer, "FLOAT": _number, "STRING": _text, "BOOLEAN": _boolean,
+    "INT": _integer,
+    "FLOAT": _number,
+    "STRING": _text,
+    "BOOLEAN": _boolean,
 }
 
 
@@ -134,9 +147,11 @@ def _choice(entry: Input, value: Any) -> Finding | None:
     choices = entry.choices
     if entry.type == DYNAMIC_COMBO:
         options = entry.options.get("options")
-        choices = tuple(
-            option["key"] for option in options if isinstance(option, Mapping) and "key" in option
-        ) if isinstance(options, (list, tuple)) else None
+        choices = (
+            tuple(option["key"] for option in options if isinstance(option, Mapping) and "key" in option)
+            if isinstance(options, (list, tuple))
+            else None
+        )
     if choices is None:
         return None
     picked = value if isinstance(value, list) and entry.options.get("multiselect") else [value]
@@ -165,7 +180,9 @@ def _path(entry: Input, value: Any, host: Host) -> Finding | None:
     try:
         found = host.folders.resolve_read(value, entry.name)
     except CascadeError as error:
-        what = error.what.removeprefix(f"the {entry.name} '{value.strip()}' ").removeprefix(f"the {entry.name} ")
+        what = error.what.removeprefix(f"the {entry.name} '{value.strip()}' ").removeprefix(
+            f"the {entry.name} "
+        )
         return what, error.fix or "", "file"
     except (OSError, ValueError, RuntimeError) as error:
         return f"cannot be looked up: {error}", "Give a path inside the input folder", "file"
@@ -181,7 +198,11 @@ def _uploaded(entry: Input, value: Any, host: Host) -> Finding | None:
     if not isinstance(value, str) or not value.strip():
         return "names no file", f"Give the name of a file in {host.folders.input}", "file"
     name, folder = value, host.folders.input
-    for kind, place in (("input", host.folders.input), ("output", host.folders.output), ("temp", host.folders.temp)):
+    for kind, place in (
+        ("input", host.folders.input),
+        ("output", host.folders.output),
+        ("temp", host.folders.temp),
+    ):
         if value.endswith(f"[{kind}]"):
             name, folder = value[: -len(kind) - 2].strip(), place
     try:
@@ -194,7 +215,11 @@ def _uploaded(entry: Input, value: Any, host: Host) -> Finding | None:
     except (OSError, ValueError, RuntimeError) as error:
         return f"cannot be looked up: {error}", f"Give the name of a file in {folder}", "file"
     near = nearest(name, there)
-    return (f"does not exist in {folder}", f"Nearest there: {shown(near)}" if near else "Put the file there", "file")
+    return (
+        f"does not exist in {folder}",
+        f"Nearest there: {shown(near)}" if near else "Put the file there",
+        "file",
+    )
 
 
 def _some_files(folder: Path, most: int = 2000) -> list[Path]:

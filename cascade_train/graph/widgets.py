@@ -13,23 +13,55 @@ from dataclasses import dataclass
 from typing import Any
 
 from cascade_train.graph.document import Node
-from cascade_train.graph.schema import Input, Schema, inputs_of, read_input
+from cascade_train.graph.schema import Input, Schema, inputs_of
 
-WIDGET_TYPES = frozenset({
-    "INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "MARKDOWN", "COLOR", "COLORS", "TEXTAREA", "CHART", "GALLERIA",
-    "IMAGECOMPARE", "BOUNDING_BOX", "BOUNDING_BOXES", "CURVE", "RANGE", "PAINTER", "COMPOSITOR", "VIDEO_EDIT",
-    "RESOLUTION_PREVIEW", "LIGHT_INFO_PREVIEW", "IMAGEUPLOAD", "AUDIOUPLOAD", "AUDIO_UI", "AUDIO_RECORD",
-    "WEBCAM", "LOAD_3D", "LOAD_3D_ANIMATION", "PREVIEW_3D", "PREVIEW_3D_ANIMATION", "FILEUPLOAD", "SELECTBUTTON",
-    "MULTISELECT", "TREESELECT",
-})
+WIDGET_TYPES = frozenset(
+    {
+        "INT",
+        "FLOAT",
+        "STRING",
+        "BOOLEAN",
+        "COMBO",
+        "MARKDOWN",
+        "COLOR",
+        "COLORS",
+        "TEXTAREA",
+        "CHART",
+        "GALLERIA",
+        "IMAGECOMPARE",
+        "BOUNDING_BOX",
+        "BOUNDING_BOXES",
+        "CURVE",
+        "RANGE",
+        "PAINTER",
+        "COMPOSITOR",
+        "VIDEO_EDIT",
+        "RESOLUTION_PREVIEW",
+        "LIGHT_INFO_PREVIEW",
+        "IMAGEUPLOAD",
+        "AUDIOUPLOAD",
+        "AUDIO_UI",
+        "AUDIO_RECORD",
+        "WEBCAM",
+        "LOAD_3D",
+        "LOAD_3D_ANIMATION",
+        "PREVIEW_3D",
+        "PREVIEW_3D_ANIMATION",
+        "FILEUPLOAD",
+        "SELECTBUTTON",
+        "MULTISELECT",
+        "TREESELECT",
+    }
+)
 """Input types for which the frontend makes a widget."""
 
 DYNAMIC_COMBO = "COMFY_DYNAMICCOMBO_V3"
 AUTOGROW = "COMFY_AUTOGROW_V3"
 MATCH_TYPE = "COMFY_MATCHTYPE_V3"
 
-NOT_SENT = frozenset({"AUDIO_UI", "IMAGECOMPARE", "LIGHT_INFO_PREVIEW", "RESOLUTION_PREVIEW", "IMAGEUPLOAD",
-                      "AUDIOUPLOAD"})
+NOT_SENT = frozenset(
+    {"AUDIO_UI", "IMAGECOMPARE", "LIGHT_INFO_PREVIEW", "RESOLUTION_PREVIEW", "IMAGEUPLOAD", "AUDIOUPLOAD"}
+)
 """Widgets that only show something, or are a button."""
 
 BUTTONS_BEFORE = {"LOAD_3D": 3}
@@ -94,8 +126,13 @@ def _widget(entry: Input) -> Widget:
     if isinstance(remote, Mapping):
         extra += bool(remote.get("refresh_button")) + bool(remote.get("control_after_refresh"))
     kind = _type(entry)
-    return Widget(entry, sent=kind not in NOT_SENT, stored=kind not in NOT_STORED, extra_slots=extra,
-                  slots_before=BUTTONS_BEFORE.get(kind, 0))
+    return Widget(
+        entry,
+        sent=kind not in NOT_SENT,
+        stored=kind not in NOT_STORED,
+        extra_slots=extra,
+        slots_before=BUTTONS_BEFORE.get(kind, 0),
+    )
 
 
 def entries_of(schema: Schema) -> list[Input]:
@@ -214,13 +251,13 @@ def read_widgets(schema: Schema, node: Node) -> Iterator[tuple[Widget, Any]]:
 
 
 def _in_saved_order(entries: list[Input], names: Sequence[str]) -> list[Input]:
-    """``entries`` as the saved node lists them: a schema that went through a sorting JSON writer lost the order."""
+    """``entries`` as the saved node lists them: a JSON writer that sorts has lost the schema's order."""
     place = {name: i for i, name in enumerate(names)}
     return sorted(entries, key=lambda entry: place.get(entry.name, len(place)))
 
 
 def typed_in(entry: Input, value: Any) -> Any:
-    """What a widget makes of a number that is typed into it, or that a primitive writes: it is rounded to its step.
+    """What a widget makes of a number typed into it, or written by a primitive: rounded to its step.
 
     Values from a file are taken as they are.
     """
@@ -254,9 +291,12 @@ def _plain(value: float) -> float:
 
 
 def sent_values(schema: Schema, node: Node) -> dict[str, Any]:
-    """The values that ``node``'s widgets put into a prompt, by input name; a widget with no value at all is left out."""
-    return {widget.name: value for widget, value in read_widgets(schema, node)
-            if widget.sent and value is not MISSING}
+    """The values of ``node``'s widgets in a prompt, by input name; one with no value at all is left out."""
+    return {
+        widget.name: value
+        for widget, value in read_widgets(schema, node)
+        if widget.sent and value is not MISSING
+    }
 
 
 def sockets(schema: Schema, node: Node) -> list[Input]:
@@ -307,9 +347,3 @@ def _inside(entry: Input, name: str) -> Input | None:
                 if found is not None:
                     return found
     return None
-
-
-__all__ = [
-    "MISSING", "Widget", "entries_of", "has_control", "is_widget", "read_input", "read_widgets", "reads",
-    "sent_values", "sockets",
-]

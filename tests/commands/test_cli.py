@@ -18,12 +18,22 @@ HEAVY = ("torch", "numpy", "diffusers", "transformers", "PIL", "cv2", "yaml")
 
 def run(*words: str, cwd: Path | None = None, heavy: bool = False) -> subprocess.CompletedProcess[str]:
     """Run a command; unless ``heavy``, fail when it imported a heavy library."""
-    script = ("import sys; from cascade_train.cli import main; code = main(sys.argv[1:]); "
-              f"heavy = [name for name in {HEAVY!r} if name in sys.modules]; "
-              "sys.exit(f'imported {heavy}' if heavy else code)")
+    script = (
+        "import sys; from cascade_train.cli import main; code = main(sys.argv[1:]); "
+        f"heavy = [name for name in {HEAVY!r} if name in sys.modules]; "
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
     start = ["-m", "cascade_train.cli"] if heavy else ["-c", script]
-    return subprocess.run([sys.executable, *start, *words], capture_output=True, text=True, encoding="utf-8",
-                          cwd=cwd, timeout=120, check=False, env={**os.environ, "PYTHONIOENCODING": "utf-8"})
+    return subprocess.run(
+        [sys.executable, *start, *words],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=cwd,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+    )
 
 
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
@@ -49,13 +59,18 @@ def test_a_wrong_command_lists_the_right_ones() -> None:
 
 def test_convert_prints_the_prompt_and_nothing_else() -> None:
     name = "flux_depth_lora_example"
-    done = run("convert", str(PAIRS / "templates" / f"{name}.json"), "--object-info",
-               str(PAIRS / "templates" / "object_info.json"))
+    done = run(
+        "convert",
+        str(PAIRS / "templates" / f"{name}.json"),
+        "--object-info",
+        str(PAIRS / "templates" / "object_info.json"),
+    )
     assert done.returncode == 0 and done.stderr == ""
     prompt = json.loads(done.stdout)
     wanted = json.loads((PAIRS / "templates" / f"{name}.api.json").read_text(encoding="utf-8"))
     assert {key: node["inputs"] for key, node in prompt.items()} == {
-        key: node["inputs"] for key, node in wanted.items()}
+        key: node["inputs"] for key, node in wanted.items()
+    }
 
 
 def test_convert_names_all_classes_that_it_does_not_know() -> None:
@@ -68,35 +83,66 @@ def test_convert_names_all_classes_that_it_does_not_know() -> None:
 def workflow(tmp_path: Path) -> Path:
     (tmp_path / "input" / "cats").mkdir(parents=True)
     nodes = [
-        {"id": 1, "type": "CascadeLoadPictures", "title": "Pictures", "mode": 0, "inputs": [],
-         "outputs": [{"name": "images", "type": "IMAGE", "links": [1]}], "widgets_values": ["cats", 0, 4, 64, 64]},
-        {"id": 2, "type": "ImageScale", "mode": 4, "inputs": [{"name": "image", "type": "IMAGE", "link": 1}],
-         "outputs": [{"name": "IMAGE", "type": "IMAGE", "links": [2]}],
-         "widgets_values": ["bilinear", 64, 64, "disabled"]},
-        {"id": 3, "type": "PreviewImage", "title": "Look", "mode": 0,
-         "inputs": [{"name": "images", "type": "IMAGE", "link": 2}], "outputs": []},
+        {
+            "id": 1,
+            "type": "CascadeLoadPictures",
+            "title": "Pictures",
+            "mode": 0,
+            "inputs": [],
+            "outputs": [{"name": "images", "type": "IMAGE", "links": [1]}],
+            "widgets_values": ["cats", 0, 4, 64, 64],
+        },
+        {
+            "id": 2,
+            "type": "ImageScale",
+            "mode": 4,
+            "inputs": [{"name": "image", "type": "IMAGE", "link": 1}],
+            "outputs": [{"name": "IMAGE", "type": "IMAGE", "links": [2]}],
+            "widgets_values": ["bilinear", 64, 64, "disabled"],
+        },
+        {
+            "id": 3,
+            "type": "PreviewImage",
+            "title": "Look",
+            "mode": 0,
+            "inputs": [{"name": "images", "type": "IMAGE", "link": 2}],
+            "outputs": [],
+        },
         {"id": 4, "type": "Note", "mode": 0, "widgets_values": ["cats are fine"]},
     ]
     path = tmp_path / "cats.json"
-    path.write_text(json.dumps({"nodes": nodes, "links": [[1, 1, 0, 2, 0, "IMAGE"], [2, 2, 0, 3, 0, "IMAGE"]],
-                                "version": 0.4}), encoding="utf-8")
+    path.write_text(
+        json.dumps(
+            {"nodes": nodes, "links": [[1, 1, 0, 2, 0, "IMAGE"], [2, 2, 0, 3, 0, "IMAGE"]], "version": 0.4}
+        ),
+        encoding="utf-8",
+    )
     return path
 
 
 def test_validate_says_that_all_is_well_or_what_is_not(workflow: Path) -> None:
     done = run("validate", str(workflow), cwd=workflow.parent)
     assert (done.returncode, done.stdout) == (0, f"{workflow}: 2 nodes, no problem\n"), done.stderr
-    done = run("validate", str(workflow), "--set", "Pictures.count=0", "--set", "1.path=../..", cwd=workflow.parent)
+    done = run(
+        "validate", str(workflow), "--set", "Pictures.count=0", "--set", "1.path=../..", cwd=workflow.parent
+    )
     assert done.returncode == 2
     assert "Pictures (id 1): count = 0 is too small. Give a whole number from 1 to 256.\n" in done.stdout
     assert "path = '../..'" in done.stdout and done.stdout.endswith("2 nodes, 2 problems\n")
 
 
 def test_validate_as_json_is_one_object_also_for_a_damaged_file(workflow: Path) -> None:
-    found = json.loads(run("validate", str(workflow), "--json", "--set", "1.count=0", cwd=workflow.parent).stdout)
+    found = json.loads(
+        run("validate", str(workflow), "--json", "--set", "1.count=0", cwd=workflow.parent).stdout
+    )
     assert found["ok"] is False and found["nodes"] == 2
     (problem,) = found["problems"]
-    assert (problem["node"], problem["input"], problem["value"], problem["kind"]) == ("1", "count", 0, "range")
+    assert (problem["node"], problem["input"], problem["value"], problem["kind"]) == (
+        "1",
+        "count",
+        0,
+        "range",
+    )
     workflow.write_text('{"nodes": [', encoding="utf-8")
     done = run("validate", str(workflow), "--json", cwd=workflow.parent)
     assert done.returncode == 2 and json.loads(done.stdout)["problems"][0]["kind"] == "file"
@@ -147,8 +193,12 @@ def test_an_error_is_one_line_without_a_traceback(tmp_path: Path) -> None:
 
 def test_the_reader_of_a_pipe_may_leave_early(workflow: Path) -> None:
     """``cascade-train nodes | head -1`` ends quietly."""
-    process = subprocess.Popen([sys.executable, "-m", "cascade_train.cli", "nodes", "--json"], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, cwd=workflow.parent)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cascade_train.cli", "nodes", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=workflow.parent,
+    )
     assert process.stdout is not None and process.stderr is not None
     process.stdout.read(1)
     process.stdout.close()

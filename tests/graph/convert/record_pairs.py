@@ -36,13 +36,26 @@ CONVERT = """async (workflow) => {
     await new Promise(done => setTimeout(done, 100));
     return JSON.parse(JSON.stringify((await window.app.graphToPrompt()).output));
 }"""
-KEPT = ("input", "input_order", "output", "output_name", "output_is_list", "output_node", "output_matchtypes",
-        "name", "display_name", "category", "python_module")
+KEPT = (
+    "input",
+    "input_order",
+    "output",
+    "output_name",
+    "output_is_list",
+    "output_node",
+    "output_matchtypes",
+    "name",
+    "display_name",
+    "category",
+    "python_module",
+)
 TEXTS = ("tooltip", "placeholder", "description")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("workflows", nargs="*", type=Path)
     parser.add_argument("--rules", action="store_true", help="record the cases of rule_cases.py")
     parser.add_argument("--out", type=Path, required=True)
@@ -71,7 +84,10 @@ def main() -> int:
             print(f"failed {name}: {prompt}", file=sys.stderr)
             continue
         recorded += 1
-        plain = {key: {"class_type": node.get("class_type"), "inputs": node["inputs"]} for key, node in prompt.items()}
+        plain = {
+            key: {"class_type": node.get("class_type"), "inputs": node["inputs"]}
+            for key, node in prompt.items()
+        }
         write(args.out / f"{name}.json", known[name])
         write(args.out / f"{name}.api.json", plain)
     used = set().union(*map(used_classes, known.values())) if known else set()
@@ -106,8 +122,12 @@ def prompts(url: str, chromium: str, classes: dict[str, Any], cases: dict[str, A
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
         page.route("**/object_info", lambda route: route.fulfill(json=classes))
-        page.route("**/api/settings", lambda route: route.fulfill(json=SETTINGS)
-                   if route.request.method == "GET" else route.continue_())
+        page.route(
+            "**/api/settings",
+            lambda route: (
+                route.fulfill(json=SETTINGS) if route.request.method == "GET" else route.continue_()
+            ),
+        )
         page.goto(url, wait_until="domcontentloaded", timeout=120_000)
         page.wait_for_function(READY, timeout=180_000)
         page.wait_for_timeout(2000)
@@ -122,8 +142,11 @@ def prompts(url: str, chromium: str, classes: dict[str, Any], cases: dict[str, A
 def trimmed(schema: dict[str, Any]) -> dict[str, Any]:
     """A class's schema without texts and with short lists of choices."""
     kept = {key: schema[key] for key in KEPT if key in schema}
-    kept["input"] = {group: {name: _trimmed_entry(entry) for name, entry in entries.items()}
-                     for group, entries in schema["input"].items() if group != "hidden"}
+    kept["input"] = {
+        group: {name: _trimmed_entry(entry) for name, entry in entries.items()}
+        for group, entries in schema["input"].items()
+        if group != "hidden"
+    }
     return kept
 
 

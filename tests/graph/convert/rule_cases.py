@@ -8,30 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from workflow_builder import Graph
+from rule_graphs import (
+    CHAIN,
+    SUB,
+    SUB2,
+    Expected,
+    boxed,
+    boxed_image,
+    chain,
+    nested,
+    nested_prompt,
+    promoted_strength,
+)
 from rule_nodes import NODE_CLASS_MAPPINGS as CLASSES
+from workflow_builder import Graph
 
-Expected = dict[str, tuple[str, dict[str, Any]]]
 Case = Callable[[], tuple[dict[str, Any], Expected]]
-
-SUB = "aaaaaaaa-0000-4000-8000-000000000001"
-SUB2 = "bbbbbbbb-0000-4000-8000-000000000002"
-
-
-def chain(graph: Graph) -> None:
-    """Load → image → show, ids 1, 2, 3."""
-    graph.node(1, "RuleLoad", ["second"])
-    graph.node(2, "RuleImage", [0.5, "plain"])
-    graph.node(3, "RuleShow", ["a"])
-    graph.wire(1, 0, 2, "image")
-    graph.wire(2, 0, 3, "images")
-
-
-CHAIN: Expected = {
-    "1": ("RuleLoad", {"name": "second"}),
-    "2": ("RuleImage", {"strength": 0.5, "method": "plain", "image": ["1", 0]}),
-    "3": ("RuleShow", {"label": "a", "images": ["2", 0]}),
-}
 
 
 def rule_01_version_04_link_arrays() -> tuple[dict[str, Any], Expected]:
@@ -66,8 +58,10 @@ def rule_02_native_reroutes_are_cosmetic() -> tuple[dict[str, Any], Expected]:
     graph = Graph(CLASSES)
     chain(graph)
     data = graph.workflow()
-    data["extra"] = {"reroutes": [{"id": 1, "pos": [50, 50], "linkIds": [1]}],
-                     "linkExtensions": [{"id": 1, "parentId": 1}]}
+    data["extra"] = {
+        "reroutes": [{"id": 1, "pos": [50, 50], "linkIds": [1]}],
+        "linkExtensions": [{"id": 1, "parentId": 1}],
+    }
     return data, CHAIN
 
 
@@ -75,8 +69,9 @@ def rule_03_a_primitive_writes_into_the_widgets_it_is_wired_to() -> tuple[dict[s
     graph = Graph(CLASSES)
     chain(graph)
     graph.node(6, "PrimitiveNode", [1.75, "fixed"])
-    graph.nodes[6]["outputs"] = [{"name": "FLOAT", "type": "FLOAT", "links": [],
-                                  "widget": {"name": "strength"}}]
+    graph.nodes[6]["outputs"] = [
+        {"name": "FLOAT", "type": "FLOAT", "links": [], "widget": {"name": "strength"}}
+    ]
     graph.wire(6, 0, 2, "strength")
     expected = dict(CHAIN)
     expected["2"] = ("RuleImage", {"strength": 1.8, "method": "plain", "image": ["1", 0]})
@@ -86,7 +81,9 @@ def rule_03_a_primitive_writes_into_the_widgets_it_is_wired_to() -> tuple[dict[s
 def rule_03_a_primitive_inside_a_subgraph_writes_there() -> tuple[dict[str, Any], Expected]:
     graph, inner = boxed_image()
     inner.node(11, "PrimitiveNode", [1.75, "fixed"])
-    inner.nodes[11]["outputs"] = [{"name": "FLOAT", "type": "FLOAT", "links": [], "widget": {"name": "strength"}}]
+    inner.nodes[11]["outputs"] = [
+        {"name": "FLOAT", "type": "FLOAT", "links": [], "widget": {"name": "strength"}}
+    ]
     inner.wire(11, 0, 10, "strength")
     return graph.workflow(), {
         "1": ("RuleLoad", {"name": "first"}),
@@ -200,7 +197,9 @@ def rule_09_seeds_take_one_more_slot_and_combos_two() -> tuple[dict[str, Any], E
     }
 
 
-def bypassing(kind: str, wires: list[tuple[int, str]], out: int, target: str) -> tuple[dict[str, Any], Expected]:
+def bypassing(
+    kind: str, wires: list[tuple[int, str]], out: int, target: str
+) -> tuple[dict[str, Any], Expected]:
     graph = Graph(CLASSES)
     graph.node(1, "RuleLoad", ["first"])
     graph.node(2, kind, [], mode=4)
@@ -211,7 +210,9 @@ def bypassing(kind: str, wires: list[tuple[int, str]], out: int, target: str) ->
     return graph.workflow(), {"1": ("RuleLoad", {"name": "first"}), "3": ("RuleShow", {"label": "a"})}
 
 
-def with_input(case: tuple[dict[str, Any], Expected], name: str, value: Any) -> tuple[dict[str, Any], Expected]:
+def with_input(
+    case: tuple[dict[str, Any], Expected], name: str, value: Any
+) -> tuple[dict[str, Any], Expected]:
     case[1]["3"][1][name] = value
     return case
 
@@ -222,11 +223,15 @@ def rule_10a_bypass_into_any_type_takes_the_same_slot() -> tuple[dict[str, Any],
 
 
 def rule_10b_bypass_prefers_the_same_slot_when_it_fits() -> tuple[dict[str, Any], Expected]:
-    return with_input(bypassing("RuleTwo", [(1, "mask"), (0, "one"), (0, "two")], 1, "images"), "images", ["1", 0])
+    return with_input(
+        bypassing("RuleTwo", [(1, "mask"), (0, "one"), (0, "two")], 1, "images"), "images", ["1", 0]
+    )
 
 
 def rule_10c_bypass_takes_the_first_input_of_the_type() -> tuple[dict[str, Any], Expected]:
-    return with_input(bypassing("RuleTwo", [(1, "mask"), (0, "one"), (2, "latent")], 0, "latent"), "latent", ["1", 2])
+    return with_input(
+        bypassing("RuleTwo", [(1, "mask"), (0, "one"), (2, "latent")], 0, "latent"), "latent", ["1", 2]
+    )
 
 
 def rule_10d_bypass_takes_the_first_input_that_fits() -> tuple[dict[str, Any], Expected]:
@@ -246,8 +251,10 @@ def rule_10_two_bypassed_nodes_in_a_row() -> tuple[dict[str, Any], Expected]:
     graph.wire(1, 0, 2, "image")
     graph.wire(2, 0, 4, "image")
     graph.wire(4, 0, 3, "images")
-    return graph.workflow(), {"1": ("RuleLoad", {"name": "first"}),
-                              "3": ("RuleShow", {"label": "a", "images": ["1", 0]})}
+    return graph.workflow(), {
+        "1": ("RuleLoad", {"name": "first"}),
+        "3": ("RuleShow", {"label": "a", "images": ["1", 0]}),
+    }
 
 
 def rule_11_a_muted_source_drops_the_input() -> tuple[dict[str, Any], Expected]:
@@ -260,8 +267,10 @@ def rule_11_a_muted_source_drops_the_input() -> tuple[dict[str, Any], Expected]:
 def rule_11_a_bypassed_subgraph_is_not_expanded_and_passes_by_type() -> tuple[dict[str, Any], Expected]:
     graph, _ = boxed_image()
     graph.nodes[4]["mode"] = 4
-    return graph.workflow(), {"1": ("RuleLoad", {"name": "first"}),
-                              "5": ("RuleShow", {"label": "a", "images": ["1", 0]})}
+    return graph.workflow(), {
+        "1": ("RuleLoad", {"name": "first"}),
+        "5": ("RuleShow", {"label": "a", "images": ["1", 0]}),
+    }
 
 
 def rule_11_a_muted_subgraph_is_not_expanded() -> tuple[dict[str, Any], Expected]:
@@ -298,55 +307,6 @@ def rule_12_set_and_get_pair_by_name() -> tuple[dict[str, Any], Expected]:
     return graph.workflow(), CHAIN
 
 
-def boxed_image() -> tuple[Graph, Graph]:
-    """Load (1) → subgraph instance (4) with an image node (10) → show (5)."""
-    graph = Graph(CLASSES)
-    inner = graph.subgraph(SUB, "Box")
-    inner.port_in("image", "IMAGE")
-    inner.port_out("IMAGE", "IMAGE")
-    inner.node(10, "RuleImage", [0.25, "plain"])
-    inner.wire("IN", 0, 10, "image")
-    inner.wire(10, 0, "OUT", "IMAGE")
-    graph.node(1, "RuleLoad", ["first"])
-    graph.node(4, SUB)
-    graph.node(5, "RuleShow", ["a"])
-    graph.wire(1, 0, 4, "image")
-    graph.wire(4, 0, 5, "images")
-    return graph, inner
-
-
-def promoted_strength(
-    values: list[Any] | None, proxies: list[Any] | None = None, named: dict[str, Any] | None = None
-) -> Graph:
-    """The box with ``strength`` and ``method`` of its image node as inputs of the subgraph."""
-    graph = Graph(CLASSES)
-    inner = graph.subgraph(SUB, "Box")
-    inner.port_in("image", "IMAGE")
-    inner.port_in("strength", "FLOAT", widget=True)
-    inner.port_in("method", "COMBO", widget=True)
-    inner.port_out("IMAGE", "IMAGE")
-    inner.node(10, "RuleImage", [0.25, "plain"])
-    inner.wire("IN", 0, 10, "image")
-    inner.wire("IN", 1, 10, "strength")
-    inner.wire("IN", 2, 10, "method")
-    inner.wire(10, 0, "OUT", "IMAGE")
-    graph.node(1, "RuleLoad", ["first"])
-    properties = {} if proxies is None else {"proxyWidgets": proxies}
-    graph.node(4, SUB, values, properties=properties, named=named)
-    graph.node(5, "RuleShow", ["a"])
-    graph.wire(1, 0, 4, "image")
-    graph.wire(4, 0, 5, "images")
-    return graph
-
-
-def boxed(strength: Any, method: Any) -> Expected:
-    return {
-        "1": ("RuleLoad", {"name": "first"}),
-        "4:10": ("RuleImage", {"strength": strength, "method": method, "image": ["1", 0]}),
-        "5": ("RuleShow", {"label": "a", "images": ["4:10", 0]}),
-    }
-
-
 def rule_13_instance_inputs_bind_by_name_not_by_index() -> tuple[dict[str, Any], Expected]:
     graph = promoted_strength([1.5, "fancy"])
     graph.nodes[4]["inputs"].reverse()
@@ -362,7 +322,8 @@ def rule_13_a_wire_beats_the_instance_value() -> tuple[dict[str, Any], Expected]
     graph.node(6, "RuleNumbers", [1, 0.75, ""])
     graph.wire(6, 1, 4, "strength")
     return graph.workflow(), boxed(["6", 1], "fancy") | {
-        "6": ("RuleNumbers", {"whole": 1, "real": 0.75, "text": ""})}
+        "6": ("RuleNumbers", {"whole": 1, "real": 0.75, "text": ""})
+    }
 
 
 def rule_13_outputs_take_the_first_link() -> tuple[dict[str, Any], Expected]:
@@ -377,40 +338,6 @@ def rule_13_outputs_take_the_first_link() -> tuple[dict[str, Any], Expected]:
         "4:10": ("RuleImage", {"strength": 0.25, "method": "plain", "image": ["1", 0]}),
         "4:14": ("RuleLoad", {"name": "third"}),
         "5": ("RuleShow", {"label": "a", "images": ["4:10", 0]}),
-    }
-
-
-def nested(outer_values: list[Any] | None) -> Graph:
-    graph = Graph(CLASSES)
-    outer = graph.subgraph(SUB, "Outer")
-    inner = outer.subgraph(SUB2, "Inner")
-    inner.port_in("image", "IMAGE")
-    inner.port_in("strength", "FLOAT", widget=True)
-    inner.port_out("IMAGE", "IMAGE")
-    inner.node(20, "RuleImage", [0.25, "plain"])
-    inner.wire("IN", 0, 20, "image")
-    inner.wire("IN", 1, 20, "strength")
-    inner.wire(20, 0, "OUT", "IMAGE")
-    outer.port_in("image", "IMAGE")
-    outer.port_in("strength", "FLOAT", widget=True)
-    outer.port_out("IMAGE", "IMAGE")
-    outer.node(10, SUB2, [0.75])
-    outer.wire("IN", 0, 10, "image")
-    outer.wire("IN", 1, 10, "strength")
-    outer.wire(10, 0, "OUT", "IMAGE")
-    graph.node(1, "RuleLoad", ["first"])
-    graph.node(4, SUB, outer_values)
-    graph.node(5, "RuleShow", ["a"])
-    graph.wire(1, 0, 4, "image")
-    graph.wire(4, 0, 5, "images")
-    return graph
-
-
-def nested_prompt(strength: float) -> Expected:
-    return {
-        "1": ("RuleLoad", {"name": "first"}),
-        "4:10:20": ("RuleImage", {"strength": strength, "method": "plain", "image": ["1", 0]}),
-        "5": ("RuleShow", {"label": "a", "images": ["4:10:20", 0]}),
     }
 
 
@@ -452,7 +379,9 @@ def rule_14_proxies_without_values_leave_the_inner_ones() -> tuple[dict[str, Any
 def rule_15_comments_are_stripped_from_dynamic_prompts_alone() -> tuple[dict[str, Any], Expected]:
     graph = Graph(CLASSES)
     graph.node(1, "RuleText", ["a cat /* not\na dog */ sits // here\n\\{on\\} a mat", "keep // this"])
-    return graph.workflow(), {"1": ("RuleText", {"text": "a cat  sits \n{on} a mat", "plain": "keep // this"})}
+    return graph.workflow(), {
+        "1": ("RuleText", {"text": "a cat  sits \n{on} a mat", "plain": "keep // this"})
+    }
 
 
 def rule_v3_dynamic_choices_bring_their_own_inputs() -> tuple[dict[str, Any], Expected]:
@@ -465,10 +394,21 @@ def rule_v3_dynamic_choices_bring_their_own_inputs() -> tuple[dict[str, Any], Ex
     graph.wire(1, 0, 2, "images.image1")
     return graph.workflow(), {
         "1": ("RuleLoad", {"name": "first"}),
-        "2": ("RuleDynamic", {"resize": "to size", "resize.width": 640, "resize.height": 480, "resize.crop": "yes",
-                              "last": "z", "images.image0": ["1", 0], "images.image1": ["1", 0]}),
+        "2": (
+            "RuleDynamic",
+            {
+                "resize": "to size",
+                "resize.width": 640,
+                "resize.height": 480,
+                "resize.crop": "yes",
+                "last": "z",
+                "images.image0": ["1", 0],
+                "images.image1": ["1", 0],
+            },
+        ),
     }
 
 
-CASES: dict[str, Case] = {name: case for name, case in list(globals().items()) if name.startswith("rule_")
-                          and callable(case)}
+CASES: dict[str, Case] = {
+    name: case for name, case in list(globals().items()) if name.startswith("rule_") and callable(case)
+}

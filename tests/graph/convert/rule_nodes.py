@@ -21,8 +21,13 @@ class RuleImage:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"image": ("IMAGE",), "strength": ("FLOAT", {"default": 1.0, "min": 0.0, "max": 2.0})},
-                "optional": {"mask": ("MASK",), "method": (["plain", "fancy"], {"default": "fancy"})}}
+        return {
+            "required": {
+                "image": ("IMAGE",),
+                "strength": ("FLOAT", {"default": 1.0, "min": 0.0, "max": 2.0}),
+            },
+            "optional": {"mask": ("MASK",), "method": (["plain", "fancy"], {"default": "fancy"})},
+        }
 
 
 class RuleTwo:
@@ -50,13 +55,15 @@ class RuleSeed:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "seed": ("INT", {"default": 0, "min": 0, "max": 2**53, "control_after_generate": True}),
-            "steps": ("INT", {"default": 20, "min": 1, "max": 1000}),
-            "latent": ("LATENT",),
-            "style": (["a", "b", "c"], {"control_after_generate": True}),
-            "cfg": ("FLOAT", {"default": 4.0, "min": 0.0, "max": 30.0}),
-        }}
+        return {
+            "required": {
+                "seed": ("INT", {"default": 0, "min": 0, "max": 2**53, "control_after_generate": True}),
+                "steps": ("INT", {"default": 20, "min": 1, "max": 1000}),
+                "latent": ("LATENT",),
+                "style": (["a", "b", "c"], {"control_after_generate": True}),
+                "cfg": ("FLOAT", {"default": 4.0, "min": 0.0, "max": 30.0}),
+            }
+        }
 
 
 class RuleSeeds:
@@ -66,11 +73,13 @@ class RuleSeeds:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "noise_seed": ("INT", {"default": 0, "min": 0, "max": 2**53}),
-            "seed": ("INT", {"default": 0, "min": 0, "max": 2**53, "control_after_generate": False}),
-            "last": ("STRING", {"default": "end"}),
-        }}
+        return {
+            "required": {
+                "noise_seed": ("INT", {"default": 0, "min": 0, "max": 2**53}),
+                "seed": ("INT", {"default": 0, "min": 0, "max": 2**53, "control_after_generate": False}),
+                "last": ("STRING", {"default": "end"}),
+            }
+        }
 
 
 class RuleForced:
@@ -78,11 +87,13 @@ class RuleForced:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "before": ("STRING", {"default": ""}),
-            "width": ("INT", {"default": 8, "forceInput": True}),
-            "after": ("INT", {"default": 1, "min": 0, "max": 100}),
-        }}
+        return {
+            "required": {
+                "before": ("STRING", {"default": ""}),
+                "width": ("INT", {"default": 8, "forceInput": True}),
+                "after": ("INT", {"default": 1, "min": 0, "max": 100}),
+            }
+        }
 
 
 class RuleUpload:
@@ -90,9 +101,13 @@ class RuleUpload:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"image": (["cat.png", "dog.png"], {"image_upload": True}),
-                             "scale": ("FLOAT", {"default": 1.0})},
-                "optional": {"tint": ("STRING", {"default": "none"})}}
+        return {
+            "required": {
+                "image": (["cat.png", "dog.png"], {"image_upload": True}),
+                "scale": ("FLOAT", {"default": 1.0}),
+            },
+            "optional": {"tint": ("STRING", {"default": "none"})},
+        }
 
 
 class RuleSocketless:
@@ -100,8 +115,13 @@ class RuleSocketless:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"size": ("INT", {"default": 64, "socketless": True}), "image": ("IMAGE",),
-                             "count": ("INT", {"default": 1})}}
+        return {
+            "required": {
+                "size": ("INT", {"default": 64, "socketless": True}),
+                "image": ("IMAGE",),
+                "count": ("INT", {"default": 1}),
+            }
+        }
 
 
 class RuleText:
@@ -109,8 +129,12 @@ class RuleText:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"text": ("STRING", {"multiline": True, "dynamicPrompts": True}),
-                             "plain": ("STRING", {"default": ""})}}
+        return {
+            "required": {
+                "text": ("STRING", {"multiline": True, "dynamicPrompts": True}),
+                "plain": ("STRING", {"default": ""}),
+            }
+        }
 
 
 class RuleNumbers:
@@ -118,8 +142,13 @@ class RuleNumbers:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"whole": ("INT", {"default": 1}), "real": ("FLOAT", {"default": 0.5}),
-                             "text": ("STRING", {"default": ""})}}
+        return {
+            "required": {
+                "whole": ("INT", {"default": 1}),
+                "real": ("FLOAT", {"default": 0.5}),
+                "text": ("STRING", {"default": ""}),
+            }
+        }
 
 
 class RuleAny:
@@ -136,19 +165,38 @@ class RuleDynamic:
     RETURN_TYPES = ("IMAGE",)
     OPTIONS: ClassVar[list[dict[str, Any]]] = [
         {"key": "by factor", "inputs": {"required": {"factor": ("FLOAT", {"default": 2.0})}}},
-        {"key": "to size", "inputs": {"required": {"width": ("INT", {"default": 512}), "height": ("INT", {"default": 256}),
-                                                   "crop": ("COMBO", {"options": ["no", "yes"]})}}},
+        {
+            "key": "to size",
+            "inputs": {
+                "required": {
+                    "width": ("INT", {"default": 512}),
+                    "height": ("INT", {"default": 256}),
+                    "crop": ("COMBO", {"options": ["no", "yes"]}),
+                }
+            },
+        },
         {"key": "like", "inputs": {"required": {"other": ("IMAGE", {})}}},
     ]
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "images": ("COMFY_AUTOGROW_V3", {"template": {
-                "input": {"required": {"image": ("IMAGE", {})}}, "prefix": "image", "min": 1, "max": 5}}),
-            "resize": ("COMFY_DYNAMICCOMBO_V3", {"options": cls.OPTIONS}),
-            "last": ("STRING", {"default": "end"}),
-        }}
+        return {
+            "required": {
+                "images": (
+                    "COMFY_AUTOGROW_V3",
+                    {
+                        "template": {
+                            "input": {"required": {"image": ("IMAGE", {})}},
+                            "prefix": "image",
+                            "min": 1,
+                            "max": 5,
+                        }
+                    },
+                ),
+                "resize": ("COMFY_DYNAMICCOMBO_V3", {"options": cls.OPTIONS}),
+                "last": ("STRING", {"default": "end"}),
+            }
+        }
 
 
 class RuleShow:
@@ -157,13 +205,31 @@ class RuleShow:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"images": ("IMAGE",)}, "optional": {
-            "latent": ("LATENT",), "label": ("STRING", {"default": "shown"}), "anything": ("*",)}}
+        return {
+            "required": {"images": ("IMAGE",)},
+            "optional": {
+                "latent": ("LATENT",),
+                "label": ("STRING", {"default": "shown"}),
+                "anything": ("*",),
+            },
+        }
 
 
 CLASSES: tuple[type, ...] = (
-    RuleLoad, RuleImage, RuleTwo, RuleWide, RuleSeed, RuleSeeds, RuleForced, RuleUpload, RuleSocketless, RuleText,
-    RuleNumbers, RuleAny, RuleDynamic, RuleShow,
+    RuleLoad,
+    RuleImage,
+    RuleTwo,
+    RuleWide,
+    RuleSeed,
+    RuleSeeds,
+    RuleForced,
+    RuleUpload,
+    RuleSocketless,
+    RuleText,
+    RuleNumbers,
+    RuleAny,
+    RuleDynamic,
+    RuleShow,
 )
 for _cls in CLASSES:
     _cls.FUNCTION = "run"  # type: ignore[attr-defined]

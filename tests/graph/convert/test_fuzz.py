@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -28,7 +29,9 @@ anything = st.recursive(
 KINDS = [*CLASSES, "Reroute", "PrimitiveNode", "SetNode", "GetNode", "Note", "Gone"]
 kinds = st.sampled_from(KINDS)
 types = st.sampled_from(["IMAGE", "MASK", "LATENT", "*", "INT", "FLOAT", "COMBO", 0, ["a"]])
-names = st.sampled_from(["image", "images", "mask", "strength", "latent", "seed", "", "*", "anything", "either"])
+names = st.sampled_from(
+    ["image", "images", "mask", "strength", "latent", "seed", "", "*", "anything", "either"]
+)
 small = st.integers(-1, 3)
 proxies = st.lists(st.tuples(st.sampled_from(["-1", "1", "2"]), names).map(list), max_size=3)
 
@@ -45,13 +48,27 @@ def graphs(draw: Any, kinds_here: list[str], name: str = "") -> dict[str, Any]:
             entry: dict[str, Any] = {"name": draw(names), "type": draw(types), "link": None}
             if draw(st.booleans()):
                 entry["link"] = len(graph["links"]) + 1
-                graph["links"].append([entry["link"], draw(st.sampled_from(origins)), draw(st.integers(0, 1)), number,
-                                       slot, "IMAGE"])
+                graph["links"].append(
+                    [
+                        entry["link"],
+                        draw(st.sampled_from(origins)),
+                        draw(st.integers(0, 1)),
+                        number,
+                        slot,
+                        "IMAGE",
+                    ]
+                )
             if draw(st.booleans()):
                 entry["widget"] = {"name": entry["name"]}
             inputs.append(entry)
-        node = {"id": number, "type": draw(st.sampled_from(kinds_here)), "mode": draw(st.sampled_from([0, 0, 0, 2, 4])),
-                "inputs": inputs, "outputs": [], "widgets_values": draw(st.lists(anything, max_size=5))}
+        node = {
+            "id": number,
+            "type": draw(st.sampled_from(kinds_here)),
+            "mode": draw(st.sampled_from([0, 0, 0, 2, 4])),
+            "inputs": inputs,
+            "outputs": [],
+            "widgets_values": draw(st.lists(anything, max_size=5)),
+        }
         if draw(st.booleans()):
             node["properties"] = {"proxyWidgets": draw(proxies)}
         graph["nodes"].append(node)
@@ -59,10 +76,16 @@ def graphs(draw: Any, kinds_here: list[str], name: str = "") -> dict[str, Any]:
         keys = ("id", "origin_id", "origin_slot", "target_id", "target_slot", "type")
         out = len(graph["links"]) + 1
         graph["links"].append([out, draw(st.sampled_from(origins)), 0, -20, 0, "IMAGE"])
-        inside = [[link[0] for link in graph["links"] if link[1] == -10 and link[2] == port] for port in (0, 1)]
-        graph |= {"id": name, "name": name, "links": [dict(zip(keys, link)) for link in graph["links"]],
-                  "inputs": [{"name": draw(names), "type": "IMAGE", "linkIds": ids} for ids in inside],
-                  "outputs": [{"name": "IMAGE", "type": "IMAGE", "linkIds": [out]}]}
+        inside = [
+            [link[0] for link in graph["links"] if link[1] == -10 and link[2] == port] for port in (0, 1)
+        ]
+        graph |= {
+            "id": name,
+            "name": name,
+            "links": [dict(zip(keys, link)) for link in graph["links"]],
+            "inputs": [{"name": draw(names), "type": "IMAGE", "linkIds": ids} for ids in inside],
+            "outputs": [{"name": "IMAGE", "type": "IMAGE", "linkIds": [out]}],
+        }
     return graph
 
 
@@ -70,7 +93,9 @@ def graphs(draw: Any, kinds_here: list[str], name: str = "") -> dict[str, Any]:
 def workflows(draw: Any, worst: int = 1) -> dict[str, Any]:
     """A root graph and two subgraphs, with up to ``worst`` parts replaced by anything at all."""
     workflow: dict[str, Any] = draw(graphs([*KINDS, "s1", "s2", "s1"]))
-    workflow["definitions"] = {"subgraphs": [draw(graphs([*KINDS, "s2", "s2"], "s1")), draw(graphs(KINDS, "s2"))]}
+    workflow["definitions"] = {
+        "subgraphs": [draw(graphs([*KINDS, "s2", "s2"], "s1")), draw(graphs(KINDS, "s2"))]
+    }
     for _ in range(draw(st.integers(0, worst))):
         place: Any = workflow
         while True:
@@ -102,33 +127,43 @@ def test_made_up_workflows(workflow: dict[str, Any]) -> None:
 @BOUNDED
 @given(anything | st.fixed_dictionaries({"nodes": anything, "links": anything, "definitions": anything}))
 def test_any_json_as_a_workflow(value: Any) -> None:
-    try:
+    with suppress(CascadeError):
         check(value, INFO, None)
-    except CascadeError:
-        pass
 
 
 prompts = st.dictionaries(
     st.sampled_from(["1", "2", "3", "4:5"]),
-    st.fixed_dictionaries({
-        "class_type": kinds,
-        "inputs": st.dictionaries(
-            names | st.sampled_from(["resize", "resize.width", "images.image0", "label", "steps"]),
-            anything | st.tuples(st.sampled_from(["1", "2", "3", "9"]), small).map(list), max_size=5),
-    }) | anything,
+    st.fixed_dictionaries(
+        {
+            "class_type": kinds,
+            "inputs": st.dictionaries(
+                names | st.sampled_from(["resize", "resize.width", "images.image0", "label", "steps"]),
+                anything | st.tuples(st.sampled_from(["1", "2", "3", "9"]), small).map(list),
+                max_size=5,
+            ),
+        }
+    )
+    | anything,
     max_size=4,
 )
 
 
 @BOUNDED
-@given(prompts, st.lists(st.text(max_size=12) | st.sampled_from(["1.strength=2", "RuleShow.label=x", "2.=", "."]),
-                         max_size=2))
+@given(
+    prompts,
+    st.lists(
+        st.text(max_size=12) | st.sampled_from(["1.strength=2", "RuleShow.label=x", "2.=", "."]), max_size=2
+    ),
+)
 def test_any_prompt_is_checked(prompt: dict[str, Any], changes: list[str]) -> None:
     for problem in problems(prompt, INFO, None):
         assert str(problem) and "\n" not in str(problem)
         assert problem.as_json()["text"] == str(problem)
-    sound = {key: node for key, node in prompt.items() if isinstance(node, dict) and "class_type" in node
-             and isinstance(node.get("inputs"), dict)}
+    sound = {
+        key: node
+        for key, node in prompt.items()
+        if isinstance(node, dict) and "class_type" in node and isinstance(node.get("inputs"), dict)
+    }
     try:
         apply_settings(sound, changes, INFO)
     except CascadeError as error:
@@ -144,14 +179,29 @@ def test_any_text_is_filled_in(text: str, seed: int) -> None:
 
 
 @BOUNDED
-@given(st.dictionaries(st.sampled_from(["RuleLoad", "RuleShow"]), st.fixed_dictionaries({
-    "input": st.dictionaries(st.sampled_from(["required", "optional"]),
-                             st.dictionaries(names, anything, max_size=3), max_size=2)},
-    optional={"input_order": st.dictionaries(st.sampled_from(["required", "optional"]),
-                                             st.lists(names, max_size=3)),
-              "output": st.lists(types, max_size=2), "output_node": st.booleans()}), max_size=2), workflows(0))
+@given(
+    st.dictionaries(
+        st.sampled_from(["RuleLoad", "RuleShow"]),
+        st.fixed_dictionaries(
+            {
+                "input": st.dictionaries(
+                    st.sampled_from(["required", "optional"]),
+                    st.dictionaries(names, anything, max_size=3),
+                    max_size=2,
+                )
+            },
+            optional={
+                "input_order": st.dictionaries(
+                    st.sampled_from(["required", "optional"]), st.lists(names, max_size=3)
+                ),
+                "output": st.lists(types, max_size=2),
+                "output_node": st.booleans(),
+            },
+        ),
+        max_size=2,
+    ),
+    workflows(0),
+)
 def test_any_schema(info: dict[str, Any], workflow: dict[str, Any]) -> None:
-    try:
+    with suppress(CascadeError):
         check(workflow, info, None)
-    except CascadeError:
-        pass

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from rule_cases import SUB, SUB2, boxed_image, chain, nested, promoted_strength
+from rule_graphs import SUB, SUB2, boxed_image, chain, nested, promoted_strength
 from rule_nodes import NODE_CLASS_MAPPINGS as CLASSES
 from workflow_builder import Graph
 
@@ -64,7 +64,8 @@ def test_a_slot_that_the_origin_does_not_have_is_a_problem_not_a_crash(rule_info
     workflow["links"][1][2] = 7
     _, found = check(workflow, rule_info, None)
     assert [str(problem) for problem in found] == [
-        "RuleShow (id 3): images is wired to output 7 of 'RuleImage' (id 2), which has 2. Connect it again."]
+        "RuleShow (id 3): images is wired to output 7 of 'RuleImage' (id 2), which has 2. Connect it again."
+    ]
 
 
 def test_reroutes_in_a_circle(rule_info: dict[str, Any]) -> None:
@@ -111,8 +112,16 @@ def test_subgraphs_that_multiply_without_end(rule_info: dict[str, Any]) -> None:
     workflow = chained()
     definitions = []
     for level in range(60):
-        definitions.append({"id": f"s{level}", "name": f"s{level}", "nodes": [
-            {"id": side, "type": f"s{level + 1}", "inputs": [], "outputs": []} for side in (1, 2)], "links": []})
+        definitions.append(
+            {
+                "id": f"s{level}",
+                "name": f"s{level}",
+                "nodes": [
+                    {"id": side, "type": f"s{level + 1}", "inputs": [], "outputs": []} for side in (1, 2)
+                ],
+                "links": [],
+            }
+        )
     workflow["nodes"].append({"id": 50, "type": "s0", "inputs": [], "outputs": []})
     workflow["definitions"] = {"subgraphs": definitions}
     refused(workflow, rule_info, "more than")
@@ -121,8 +130,12 @@ def test_subgraphs_that_multiply_without_end(rule_info: dict[str, Any]) -> None:
 def test_subgraphs_that_lie_too_deep(rule_info: dict[str, Any]) -> None:
     workflow = chained()
     workflow["nodes"].append({"id": 50, "type": "s0"})
-    workflow["definitions"] = {"subgraphs": [
-        {"id": f"s{level}", "name": "s", "nodes": [{"id": 1, "type": f"s{level + 1}"}]} for level in range(5000)]}
+    workflow["definitions"] = {
+        "subgraphs": [
+            {"id": f"s{level}", "name": "s", "nodes": [{"id": 1, "type": f"s{level + 1}"}]}
+            for level in range(5000)
+        ]
+    }
     refused(workflow, rule_info, "deep")
 
 

@@ -84,7 +84,8 @@ DAMAGED: dict[str, bytes] = {
     "utf-16": '{"nodes": []}'.encode("utf-16"),
     "png magic alone": b"\x89PNG\r\n\x1a\n",
     "webp magic alone": b"RIFF\x00\x00\x00\x00WEBP",
-    "webp with a wild exif": b"RIFF\x40\x00\x00\x00WEBPEXIF\x10\x00\x00\x00II*\x00\xff\xff\xff\xff" + b"\xff" * 8,
+    "webp with a wild exif": b"RIFF\x40\x00\x00\x00WEBPEXIF\x10\x00\x00\x00II*\x00\xff\xff\xff\xff"
+    + b"\xff" * 8,
 }
 
 

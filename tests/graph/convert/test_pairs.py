@@ -5,13 +5,13 @@
 
 Where the result differs from a frontend on purpose, by rule:
 
-* 6: a file's values by name are preferred also where the class here has fewer widgets than when the file was
+* 6: a file's values by name are preferred also where the class here has fewer widgets than when it was
   saved. The frontend goes by position then and shifts every later value by one.
 * 5 and 11: a widget whose wire comes from a muted node is dropped, as every input is, by 1.27 and 1.35 too;
   1.58 sends the value that the widget shows. Validation then names the missing input.
 * 11: frontends up to 1.35 still send the inner nodes of muted and bypassed subgraphs; 1.58 and this do not.
-* 13: 1.58 gives nodes a new id where a subgraph repeats one of the graph around it; ids stay as saved here, as
-  in 1.27 and 1.35.
+* 13: 1.58 gives nodes a new id where a subgraph repeats one of the graph around it; here ids stay as they
+  are, as in 1.27 and 1.35.
 * 13: with no value of its own, the outer one of two nested instances takes the inner instance's value, as in
   1.58; 1.35 takes the innermost widget's.
 * 15: the frontend draws `{a|b}` anew each time; here it stays as it is, or is drawn from a seed.
@@ -37,8 +37,13 @@ RECORDED = sorted(path for path in PAIRS.glob("*/*.api.json"))
 
 
 def plain(prompt: dict[str, Any]) -> dict[str, Any]:
-    return {key: (node["class_type"], {name: value for name, value in node["inputs"].items()
-                                       if name not in VIEW_ONLY}) for key, node in prompt.items()}
+    return {
+        key: (
+            node["class_type"],
+            {name: value for name, value in node["inputs"].items() if name not in VIEW_ONLY},
+        )
+        for key, node in prompt.items()
+    }
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda path: path.name.removesuffix(".api.json"))

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from rule_cases import CASES, promoted_strength
+from rule_cases import CASES
+from rule_graphs import promoted_strength
 from rule_nodes import NODE_CLASS_MAPPINGS
 from workflow_builder import Graph
 
@@ -85,7 +86,11 @@ def test_rule_06_values_in_an_object_are_by_name(rule_info: dict[str, Any]) -> N
     graph = Graph(NODE_CLASS_MAPPINGS)
     graph.node(1, "RuleSeed", {"cfg": 2.5, "seed": 9, "videopreview": {"hidden": True}})
     assert to_prompt(graph.workflow(), rule_info)["1"]["inputs"] == {
-        "seed": 9, "steps": 20, "style": "a", "cfg": 2.5}
+        "seed": 9,
+        "steps": 20,
+        "style": "a",
+        "cfg": 2.5,
+    }
 
 
 def test_rule_06_names_are_right_where_an_older_class_lacks_a_widget(rule_info: dict[str, Any]) -> None:
@@ -141,8 +146,10 @@ def test_rule_15_choices_stay_as_they_are_unless_a_seed_draws_them(rule_info: di
     drawn = [to_prompt(workflow, rule_info, draw=seed)["1"]["inputs"] for seed in range(40)]
     assert drawn == [to_prompt(workflow, rule_info, draw=seed)["1"]["inputs"] for seed in range(40)]
     assert {entry["text"] for entry in drawn} == {
-        f"a {colour} cat, {size}" for colour in ("red", "green", "light blue", "dark blue")
-        for size in ("big", "small")}
+        f"a {colour} cat, {size}"
+        for colour in ("red", "green", "light blue", "dark blue")
+        for size in ("big", "small")
+    }
     assert {entry["plain"] for entry in drawn} == {"{a|b}"}, "only inputs that allow it"
 
 

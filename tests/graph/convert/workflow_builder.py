@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
-ANY_NODES = {"Reroute": ([("", "*")], [("", "*")]), "PrimitiveNode": ([], [("connect to widget input", "*")]),
-             "SetNode": ([("*", "*")], [("*", "*")]), "GetNode": ([], [("*", "*")])}
+ANY_NODES = {
+    "Reroute": ([("", "*")], [("", "*")]),
+    "PrimitiveNode": ([], [("connect to widget input", "*")]),
+    "SetNode": ([("*", "*")], [("*", "*")]),
+    "GetNode": ([], [("*", "*")]),
+}
 
 
 class Graph:
@@ -21,12 +25,28 @@ class Graph:
         self.outputs: list[dict[str, Any]] = []
         self.subgraphs: list[Graph] = []
 
-    def node(self, number: Any, kind: str, values: Any = None, *, mode: int = 0, title: str | None = None,
-             properties: dict[str, Any] | None = None, named: dict[str, Any] | None = None) -> None:
+    def node(
+        self,
+        number: Any,
+        kind: str,
+        values: Any = None,
+        *,
+        mode: int = 0,
+        title: str | None = None,
+        properties: dict[str, Any] | None = None,
+        named: dict[str, Any] | None = None,
+    ) -> None:
         inputs, outputs = self._sockets(kind)
         self.nodes[number] = {
-            "id": number, "type": kind, "pos": [200 * len(self.nodes), 100], "size": [180, 100], "flags": {},
-            "order": len(self.nodes), "mode": mode, "inputs": inputs, "outputs": outputs,
+            "id": number,
+            "type": kind,
+            "pos": [200 * len(self.nodes), 100],
+            "size": [180, 100],
+            "flags": {},
+            "order": len(self.nodes),
+            "mode": mode,
+            "inputs": inputs,
+            "outputs": outputs,
             "properties": properties or {"Node name for S&R": kind},
         }
         if values is not None:
@@ -39,8 +59,13 @@ class Graph:
     def _sockets(self, kind: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         subgraph = next((graph for graph in self._all_subgraphs() if graph.uuid == kind), None)
         if subgraph is not None:
-            return ([{**socket(port["name"], port["type"]), **port.get("as_widget", {})} for port in subgraph.inputs],
-                    [output(port["name"], port["type"]) for port in subgraph.outputs])
+            return (
+                [
+                    {**socket(port["name"], port["type"]), **port.get("as_widget", {})}
+                    for port in subgraph.inputs
+                ],
+                [output(port["name"], port["type"]) for port in subgraph.outputs],
+            )
         if kind in ANY_NODES:
             ins, outs = ANY_NODES[kind]
             return [socket(*port) for port in ins], [output(*port) for port in outs]
@@ -68,7 +93,9 @@ class Graph:
         """Wire an output to the input called ``name``; "IN" and "OUT" are a subgraph's own ports."""
         number = len(self.links) + 1
         if type_ is None:
-            type_ = (self.inputs[slot]["type"] if origin == "IN" else self.nodes[origin]["outputs"][slot]["type"])
+            type_ = (
+                self.inputs[slot]["type"] if origin == "IN" else self.nodes[origin]["outputs"][slot]["type"]
+            )
         if origin == "IN":
             self.inputs[slot]["linkIds"].append(number)
         else:
@@ -82,19 +109,42 @@ class Graph:
             if place == len(inputs):
                 inputs.append(socket(name, type_))
             inputs[place]["link"] = number
-        self.links.append([number, -10 if origin == "IN" else origin, slot,
-                           -20 if target == "OUT" else target, place, type_])
+        self.links.append(
+            [
+                number,
+                -10 if origin == "IN" else origin,
+                slot,
+                -20 if target == "OUT" else target,
+                place,
+                type_,
+            ]
+        )
         return number
 
     def port_in(self, name: str, type_: str, widget: bool = False) -> int:
         extra = {"as_widget": {"widget": {"name": name}}} if widget else {}
-        self.inputs.append({"id": f"{self.uuid[:8]}-1111-4111-8111-{len(self.inputs):012d}", "name": name, "type": type_,
-                            "linkIds": [], "pos": [0, 0], **extra})
+        self.inputs.append(
+            {
+                "id": f"{self.uuid[:8]}-1111-4111-8111-{len(self.inputs):012d}",
+                "name": name,
+                "type": type_,
+                "linkIds": [],
+                "pos": [0, 0],
+                **extra,
+            }
+        )
         return len(self.inputs) - 1
 
     def port_out(self, name: str, type_: str) -> None:
-        self.outputs.append({"id": f"{self.uuid[:8]}-2222-4222-8222-{len(self.outputs):012d}", "name": name,
-                             "type": type_, "linkIds": [], "pos": [0, 0]})
+        self.outputs.append(
+            {
+                "id": f"{self.uuid[:8]}-2222-4222-8222-{len(self.outputs):012d}",
+                "name": name,
+                "type": type_,
+                "linkIds": [],
+                "pos": [0, 0],
+            }
+        )
 
     def subgraph(self, uuid: str, name: str) -> Graph:
         graph = Graph(self.classes, uuid, name)
@@ -106,26 +156,47 @@ class Graph:
         return [dict(zip(keys, link)) for link in self.links]
 
     def _definition(self) -> dict[str, Any]:
-        ports = [[{key: value for key, value in port.items() if key != "as_widget"} for port in side]
-                 for side in (self.inputs, self.outputs)]
+        ports = [
+            [{key: value for key, value in port.items() if key != "as_widget"} for port in side]
+            for side in (self.inputs, self.outputs)
+        ]
         return {
-            "id": self.uuid, "version": 1, "name": self.name, "revision": 0, "config": {}, "groups": [],
+            "id": self.uuid,
+            "version": 1,
+            "name": self.name,
+            "revision": 0,
+            "config": {},
+            "groups": [],
             "state": {"lastGroupId": 0, "lastNodeId": 900, "lastLinkId": 900, "lastRerouteId": 0},
             "inputNode": {"id": -10, "bounding": [-300, 0, 120, 60]},
             "outputNode": {"id": -20, "bounding": [900, 0, 120, 60]},
-            "inputs": ports[0], "outputs": ports[1], "widgets": [], "nodes": list(self.nodes.values()),
-            "links": self._link_objects(), "extra": {},
+            "inputs": ports[0],
+            "outputs": ports[1],
+            "widgets": [],
+            "nodes": list(self.nodes.values()),
+            "links": self._link_objects(),
+            "extra": {},
         }
 
     def workflow(self, version: float = 0.4) -> dict[str, Any]:
         """The file's JSON, in the form of ``version``."""
         last = max([number for number in self.nodes if isinstance(number, int)], default=0)
         data: dict[str, Any] = {
-            "id": "00000000-0000-4000-8000-000000000000", "revision": 0, "config": {}, "groups": [], "extra": {},
-            "nodes": list(self.nodes.values()), "version": version,
+            "id": "00000000-0000-4000-8000-000000000000",
+            "revision": 0,
+            "config": {},
+            "groups": [],
+            "extra": {},
+            "nodes": list(self.nodes.values()),
+            "version": version,
         }
         if version == 1:
-            data["state"] = {"lastGroupId": 0, "lastNodeId": last, "lastLinkId": len(self.links), "lastRerouteId": 0}
+            data["state"] = {
+                "lastGroupId": 0,
+                "lastNodeId": last,
+                "lastLinkId": len(self.links),
+                "lastRerouteId": 0,
+            }
             data["links"] = self._link_objects()
         else:
             data |= {"last_node_id": last, "last_link_id": len(self.links), "links": self.links}

@@ -29,14 +29,23 @@ def info(host: HeadlessHost) -> dict[str, Any]:
 def training() -> dict[str, Any]:
     """A training as an API prompt, every value right."""
     return {
-        "1": {"class_type": "CascadeLoadStableCascade", "_meta": {"title": "Models"}, "inputs": {
-            "source": "nano (bundled)", "variant": "full", "precision": "fp32"}},
-        "2": {"class_type": "CascadeLoadPictures", "_meta": {"title": "Pictures"}, "inputs": {
-            "path": "cats", "first": 0, "count": 4, "width": 64, "height": 64}},
+        "1": {
+            "class_type": "CascadeLoadStableCascade",
+            "_meta": {"title": "Models"},
+            "inputs": {"source": "nano (bundled)", "variant": "full", "precision": "fp32"},
+        },
+        "2": {
+            "class_type": "CascadeLoadPictures",
+            "_meta": {"title": "Pictures"},
+            "inputs": {"path": "cats", "first": 0, "count": 4, "width": 64, "height": 64},
+        },
         "3": {"class_type": "CascadeEncodeStageC", "inputs": {"models": ["1", 0], "image": ["2", 0]}},
         "4": {"class_type": "CascadePreviewLatent", "inputs": {"models": ["1", 0], "stage_c": ["3", 0]}},
-        "5": {"class_type": "SaveImage", "_meta": {"title": "Keep"}, "inputs": {
-            "images": ["4", 0], "filename_prefix": "cats"}},
+        "5": {
+            "class_type": "SaveImage",
+            "_meta": {"title": "Keep"},
+            "inputs": {"images": ["4", 0], "filename_prefix": "cats"},
+        },
     }
 
 
@@ -68,29 +77,37 @@ def test_everything_wrong_is_told_at_once_one_line_each(info: dict[str, Any], ho
         "Pictures (id 2): count = 0 is too small. Give a whole number from 1 to 256.",
         "Pictures (id 2): width = 'wide' is not a whole number. Give a whole number from 8 to 8192.",
         "CascadeEncodeStageC (id 3): image is required and has nothing. Connect an IMAGE.",
-        "CascadePreviewLatent (id 4): stage_c takes a LATENT, but 'Pictures' (id 2) gives an IMAGE. Connect a LATENT.",
+        "CascadePreviewLatent (id 4): stage_c takes a LATENT, but 'Pictures' (id 2) gives an IMAGE. "
+        "Connect a LATENT.",
         "Keep (id 5): images is wired to node '9', which is not in the prompt. Connect it again.",
         "Keep (id 5): filename_prefix = an object is not a text. Give a text.",
-        "SaveImage (id 7): images takes an IMAGE, but 'CascadeEncodeStageC' (id 3) gives a LATENT. Connect an IMAGE.",
+        "SaveImage (id 7): images takes an IMAGE, but 'CascadeEncodeStageC' (id 3) gives a LATENT. "
+        "Connect an IMAGE.",
     ]
 
 
 def test_unknown_classes_are_named_wherever_they_are_with_what_helps(info: dict[str, Any]) -> None:
-    workflow = {"nodes": [
-        {"id": 1, "type": "SaveImges", "title": "Typo"},
-        {"id": 2, "type": "KSampler", "properties": {"cnr_id": "comfy-core"}},
-        {"id": 3, "type": "KSampler", "properties": {"cnr_id": "comfy-core"}},
-        {"id": 4, "type": "FancyMask", "properties": {"aux_id": "someone/fancy-nodes"}},
-        {"id": 5, "type": "Nobody Knows"},
-    ], "links": []}
+    workflow = {
+        "nodes": [
+            {"id": 1, "type": "SaveImges", "title": "Typo"},
+            {"id": 2, "type": "KSampler", "properties": {"cnr_id": "comfy-core"}},
+            {"id": 3, "type": "KSampler", "properties": {"cnr_id": "comfy-core"}},
+            {"id": 4, "type": "FancyMask", "properties": {"aux_id": "someone/fancy-nodes"}},
+            {"id": 5, "type": "Nobody Knows"},
+        ],
+        "links": [],
+    }
     _, found = check(workflow, info, None)
     assert [str(problem) for problem in found] == [
         "Typo (id 1): there is no node class 'SaveImges' here. Nearest here: 'SaveImage'.",
-        "KSampler (id 2): there is no node class 'KSampler' here, and 1 more such nodes. It is one of ComfyUI's "
+        "KSampler (id 2): there is no node class 'KSampler' here, and 1 more such nodes. "
+        "It is one of ComfyUI's "
         "own nodes: run with --comfyui FOLDER, the folder of a ComfyUI that has it.",
-        "FancyMask (id 4): there is no node class 'FancyMask' here. It is from the pack 'someone/fancy-nodes': "
+        "FancyMask (id 4): there is no node class 'FancyMask' here. "
+        "It is from the pack 'someone/fancy-nodes': "
         "install it in a ComfyUI and run with --comfyui FOLDER.",
-        "Nobody Knows (id 5): there is no node class 'Nobody Knows' here. Install its pack in a ComfyUI and run "
+        "Nobody Knows (id 5): there is no node class 'Nobody Knows' here. "
+        "Install its pack in a ComfyUI and run "
         "with --comfyui FOLDER.",
     ]
 
@@ -110,10 +127,22 @@ def test_what_no_output_needs_is_not_checked_since_it_does_not_run(info: dict[st
 
 def test_a_circle_names_every_node_in_it(info: dict[str, Any]) -> None:
     prompt = training()
-    prompt["6"] = {"class_type": "ImageScale", "_meta": {"title": "A"}, "inputs": {
-        "image": ["7", 0], "upscale_method": "bilinear", "width": 64, "height": 64, "crop": "disabled"}}
-    prompt["7"] = {"class_type": "ImageScale", "_meta": {"title": "B"}, "inputs": {
-        **prompt["6"]["inputs"], "image": ["6", 0]}}
+    prompt["6"] = {
+        "class_type": "ImageScale",
+        "_meta": {"title": "A"},
+        "inputs": {
+            "image": ["7", 0],
+            "upscale_method": "bilinear",
+            "width": 64,
+            "height": 64,
+            "crop": "disabled",
+        },
+    }
+    prompt["7"] = {
+        "class_type": "ImageScale",
+        "_meta": {"title": "B"},
+        "inputs": {**prompt["6"]["inputs"], "image": ["6", 0]},
+    }
     prompt["5"]["inputs"]["images"] = ["7", 0]
     (told,) = lines(prompt, info, None)
     assert "'A' (id 6)" in told and "'B' (id 7)" in told and "circle" in told
@@ -131,12 +160,16 @@ def test_paths_stay_inside_what_may_be_read(info: dict[str, Any], host: Headless
 
 
 def test_pictures_chosen_in_comfyui_must_be_there(info: dict[str, Any], host: HeadlessHost) -> None:
-    prompt = {"1": {"class_type": "LoadImage", "inputs": {"image": "cat.png"}},
-              "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}}
+    prompt = {
+        "1": {"class_type": "LoadImage", "inputs": {"image": "cat.png"}},
+        "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
+    }
     assert lines(prompt, info, host) == []
     prompt["1"]["inputs"]["image"] = "cst.png"
     assert lines(prompt, info, host) == [
-        f"LoadImage (id 1): image = 'cst.png' does not exist in {host.folders.input}. Nearest there: 'cat.png'."]
+        f"LoadImage (id 1): image = 'cst.png' does not exist in {host.folders.input}. "
+        f"Nearest there: 'cat.png'."
+    ]
     prompt["1"]["inputs"]["image"] = "kept.png [output]"
     host.folders.output.mkdir()
     (host.folders.output / "kept.png").write_bytes(b"x")
@@ -149,8 +182,10 @@ def test_a_misspelt_input_is_pointed_out(info: dict[str, Any]) -> None:
     prompt = training()
     prompt["2"]["inputs"]["heigth"] = prompt["2"]["inputs"].pop("height")
     assert lines(prompt, info, None) == [
-        "Pictures (id 2): height is required and has nothing. It has an input 'heigth' that this class does not "
-        "know: is that the one?"]
+        "Pictures (id 2): height is required and has nothing. "
+        "It has an input 'heigth' that this class does not "
+        "know: is that the one?"
+    ]
 
 
 def test_what_comfyui_would_convert_is_no_problem(info: dict[str, Any]) -> None:
@@ -169,21 +204,44 @@ def test_dynamic_inputs_are_checked_like_others() -> None:
 
         @classmethod
         def INPUT_TYPES(cls) -> dict[str, Any]:
-            image: dict[str, Any] = {"input": {"required": {"image": ("IMAGE", {})}}, "prefix": "image", "min": 2}
-            return {"required": {
-                "images": ("COMFY_AUTOGROW_V3", {"template": image}),
-                "size": ("COMFY_DYNAMICCOMBO_V3", {"options": [
-                    {"key": "exact", "inputs": {"required": {"width": ("INT", {"min": 1, "max": 9})}}},
-                    {"key": "same", "inputs": {}}]})}}
+            image: dict[str, Any] = {
+                "input": {"required": {"image": ("IMAGE", {})}},
+                "prefix": "image",
+                "min": 2,
+            }
+            return {
+                "required": {
+                    "images": ("COMFY_AUTOGROW_V3", {"template": image}),
+                    "size": (
+                        "COMFY_DYNAMICCOMBO_V3",
+                        {
+                            "options": [
+                                {
+                                    "key": "exact",
+                                    "inputs": {"required": {"width": ("INT", {"min": 1, "max": 9})}},
+                                },
+                                {"key": "same", "inputs": {}},
+                            ]
+                        },
+                    ),
+                }
+            }
 
     info = object_info({"Dynamic": Dynamic})
-    prompt = {"1": {"class_type": "Dynamic", "inputs": {"images.image0": ["1", 0], "size": "exact", "size.width": 12}}}
+    prompt = {
+        "1": {
+            "class_type": "Dynamic",
+            "inputs": {"images.image0": ["1", 0], "size": "exact", "size.width": 12},
+        }
+    }
     told = lines(prompt, info, None)
     assert any("images.image1 is required" in line for line in told)
     assert any("size.width = 12 is too large. Give a whole number from 1 to 9" in line for line in told)
     prompt["1"]["inputs"]["size"] = "exakt"
-    assert any("size = 'exakt' is not one of the choices. Nearest: 'exact'" in line for line in
-               lines(prompt, info, None))
+    assert any(
+        "size = 'exakt' is not one of the choices. Nearest: 'exact'" in line
+        for line in lines(prompt, info, None)
+    )
 
 
 def test_two_hundred_nodes_are_checked_without_the_heavy_libraries(tmp_path: Path) -> None:
@@ -193,18 +251,38 @@ def test_two_hundred_nodes_are_checked_without_the_heavy_libraries(tmp_path: Pat
 
     prompt = training()
     for number in range(10, 210):
-        prompt[str(number)] = {"class_type": "CascadeDecodeStageB", "inputs": {
-            "models": ["1", 0], "stage_c": ["3", 0], "seed": -1, "steps": 0, "cfg": 4.0, "sampler": "dpm",
-            "width": 0, "height": 0}}
-        prompt[str(number + 1000)] = {"class_type": "SaveImage", "inputs": {
-            "images": [str(number), 0], "filename_prefix": "x"}}
+        prompt[str(number)] = {
+            "class_type": "CascadeDecodeStageB",
+            "inputs": {
+                "models": ["1", 0],
+                "stage_c": ["3", 0],
+                "seed": -1,
+                "steps": 0,
+                "cfg": 4.0,
+                "sampler": "dpm",
+                "width": 0,
+                "height": 0,
+            },
+        }
+        prompt[str(number + 1000)] = {
+            "class_type": "SaveImage",
+            "inputs": {"images": [str(number), 0], "filename_prefix": "x"},
+        }
     path = tmp_path / "large.json"
     path.write_text(json.dumps(prompt), encoding="utf-8")
-    script = ("import sys; from cascade_train.cli import main; code = main(['validate', sys.argv[1]]); "
-              "heavy = {'torch', 'numpy', 'diffusers', 'transformers', 'cv2', 'PIL'} & set(sys.modules); "
-              "sys.exit(9 if heavy else code)")
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, cwd=tmp_path,
-                          timeout=60, check=False)
+    script = (
+        "import sys; from cascade_train.cli import main; code = main(['validate', sys.argv[1]]); "
+        "heavy = {'torch', 'numpy', 'diffusers', 'transformers', 'cv2', 'PIL'} & set(sys.modules); "
+        "sys.exit(9 if heavy else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 2, done.stderr
     assert "800 problems" in done.stdout or "801 problems" in done.stdout
     assert list(tmp_path.iterdir()) == [path], "checking writes nothing"
