@@ -233,7 +233,8 @@ class JsonLines:
         self._say(event.kind, {**({"node": event.node_id} if event.node_id else {}), **event.data})
 
     def progress(self, done: int, total: int, text: str, preview: Image.Image | None) -> None:
-        self._say("progress", {"node": self._node, "done": done, "total": total, "text": text})
+        told = {"text": text} if text else {}
+        self._say("progress", {"node": self._node, "done": done, "total": total, **told})
 
     def warn(self, text: str) -> None:
         self._say("warning", {"text": text})

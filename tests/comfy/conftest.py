@@ -172,12 +172,43 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+PROBE = """
+class Probe:
+    RETURN_TYPES = ()
+    FUNCTION = "run"
+    CATEGORY = "test"
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {}}
+
+    def run(self):
+        from PIL import Image
+        from cascade_train.host.comfy import ComfyHost
+
+        host = ComfyHost()
+        host.progress(1, 2, "half way", Image.new("RGB", (32, 24), "red"))
+        host.warn("mind the step")
+        host.make_room()
+        host.check_interrupt()
+        folders = host.folders
+        return {"ui": {"text": [host.device, str(folders.input), str(folders.runs), *sorted(folders.models)]}}
+
+NODE_CLASS_MAPPINGS = {"Probe": Probe}
+"""
+"""A pack that uses this one's host, to see what reaches the browser."""
+
+
 @pytest.fixture(scope="session")
 def server(comfyui: Path, comfyui_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     base = tmp_path_factory.mktemp("comfyui base")
     for name in ("input", "output", "temp", "user", "models"):
         (base / name).mkdir()
     copy_of_the_pack(base / "custom_nodes" / PACK_NAME)
+    probe = base / "custom_nodes" / "probe"
+    probe.mkdir()
+    (probe / "__init__.py").write_text(PROBE, encoding="utf-8")
     port, log = free_port(), base / "log.txt"
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -215,6 +246,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for source, name in (("cascade_train", "cascade_train"), ("nodes", "cascade_train_nodes")):
         shutil.copytree(ROOT / source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
+
+
+@pytest.fixture
+def one_thread() -> Any:
+    return environment
 
 
 @pytest.fixture

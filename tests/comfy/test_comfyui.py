@@ -87,3 +87,47 @@ def test_an_interrupted_training_goes_on_where_it_was_and_ends_the_same(
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "out" / "stopped.safetensors").read_bytes() == (
         server.output / "stopped.safetensors").read_bytes()
+
+
+def test_previews_texts_and_warnings_reach_the_browser(server: Any) -> None:
+    queued = server.queue({"1": {"class_type": "Probe", "inputs": {}}})
+    assert queued.finished()["type"] == "execution_success"
+    assert [(m["value"], m["max"], m["node"]) for m in queued.of_kind("progress")] == [(1, 2, "1")]
+    assert any(b"\xff\xd8\xff" in message[:64] for message in queued.previews), "a JPEG"
+    assert any(b"half way" in message for message in queued.previews)
+    assert queued.of_kind("cascade.warning") == [{"text": "mind the step"}]
+    device, source, runs, *models = queued.outputs()["1"]["text"]
+    assert device == "cpu" and Path(source) == server.base / "input"
+    assert Path(runs) == server.output / "cascade" / "runs"
+    assert {"checkpoints", "vae", "loras"} <= set(models) and "custom_nodes" not in models
+
+
+def test_a_workflow_of_this_project_runs_as_it_stands(
+    server: Any, headless: Any, tmp_path: Path
+) -> None:
+    """The file that people open: converted with the server's own schemas, queued there, and run headless."""
+    from cascade_train.graph.convert import to_prompt
+    from cascade_train.graph.load import read_workflow
+    from cascade_train.graph.overrides import apply_settings
+
+    workflow = Path(__file__).resolve().parents[2] / "workflows" / "text_to_image.json"
+    info = server.get("/object_info")
+    prompt = to_prompt(read_workflow(workflow), info)
+    few = [f"{key}.{name}={value}" for key, node in prompt.items() for name, value in
+           (("steps", 2), ("steps_c", 2), ("steps_b", 2), ("pictures", 1)) if name in node["inputs"]]
+    queued = server.queue(apply_settings(prompt, few, info))
+    assert queued.finished()["type"] == "execution_success", queued.messages[-3:]
+    options = [word for setting in few for word in ("--set", setting)]
+    done = headless(
+        "run", workflow, *options, "--output-dir", "out", "--device", "cpu", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    ours = json.loads(done.stdout.splitlines()[-1])
+    shown = {node["id"]: node["files"] for node in ours["nodes"] if node.get("files")}
+    theirs = queued.outputs()
+    assert shown and shown.keys() == {key for key, ui in theirs.items() if ui.get("images")}
+    for key, files in shown.items():
+        for file, there in zip(files, theirs[key]["images"], strict=True):
+            place = server.base / there["type"] / there["subfolder"] / there["filename"]
+            with Image.open(file) as a, Image.open(place) as b:
+                assert a.size == b.size and a.tobytes() == b.tobytes(), (key, file)
