@@ -1,7 +1,7 @@
 """Starting weights for parts that are trained from nothing.
 
 ``random`` is the library's own initialisation under a seed. ``nano`` is what small models need to learn in
-minutes what would otherwise take hours; for Stage C it is `scaled_copy`.
+minutes what would otherwise take hours; for Stages C and B it is `scaled_copy`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,18 @@ CONSTANTS = 8
 AMOUNT = 0.02
 """Size of x against the constants at the embedding."""
 
+PLACE = 2.0
+"""Size of the inner level's constant channels, and about that of the channels that tell places."""
+
+SHARPER = 1.7
+"""By how much queries and keys of the inner level start larger than the library's."""
+
+LOUDER = 2.0
+"""By how much values and outputs of that attention start larger: else the noise in x drowns the text."""
+
+STEADY = 50.0
+"""By how much the last weights of normed conditions are enlarged."""
+
 QUIET = 0.2
 """By how much the first block works with smaller inner values: what it writes comes before x is amplified."""
 
@@ -52,7 +64,7 @@ def initial(part: Part, init: str, config: str, seed: int, models: ModelsSpec) -
     with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(_seed_of(seed, part))
         module = build.build(part, settings)
-        if init == "nano" and part == "stage_c":
+        if init == "nano" and part in ("stage_c", "stage_b"):
             scaled_copy(module)  # type: ignore[arg-type]
         elif part == "stage_a":
             _open_blocks(module)
@@ -70,13 +82,14 @@ def initial(part: Part, init: str, config: str, seed: int, models: ModelsSpec) -
 
 
 def scaled_copy(net: StableCascadeUNet) -> None:
-    """Make a two-level Stage C start as ε̂ = √(1−ᾱ)·x, exact to about 2e-4, without changing its architecture.
+    """Make a two-level Stage C or B start as ε̂ = √(1−ᾱ)·x, exact to about 2e-4; same architecture.
 
     Why: near t = 1 the right answer is ε ≈ x, and what the text has to say about the picture is only
     √ᾱ = 0.01 … 0.08 of it. A network that must first learn to copy its input through its blocks is off by
     0.01 for a long time, so the first sampling steps add more noise than the text adds signal, and shape
     and place stay at chance. √(1−ᾱ)·x is the best answer that knows nothing of the picture (for latents of
-    unit variance), so everything that training adds is about the picture.
+    unit variance), so everything that training adds is about the picture. Stage B, which takes ten steps
+    only, suffers from a bad copy in the same way.
 
     How, in the words of the code:
     - The outer level has ``plus`` and ``minus`` channels that carry x and −x, ``const`` channels that hold
@@ -86,17 +99,25 @@ def scaled_copy(net: StableCascadeUNet) -> None:
       skip connection through GELU(u) − GELU(−u) = u.
     - The time dependence √(1−ᾱ) is a least-squares fit on the time embedding in the last time block.
     - No block writes to these channels at the start; free channels begin as in the library.
-    - Constants meet zero padding at the borders, so convolutions can tell where they are from the first
-      step on.
+    - Constants meet zero padding at the borders, so convolutions can tell where they are. The inner level
+      turns that into channels that attention can see too (`_places`).
     - Text attention starts stronger than the library's, so that captions matter early.
 
     Exactness is not enough: one step of Adam moves every weight by the learning rate, so weights whose
     inputs are large or whose outputs are amplified are kept out of the copy's way.
 
-    The network needs patch size 1 and strided levels.
+    The network needs strided levels and an outer one wide enough.
+
+    Raises:
+        CascadeError: it has another form.
     """
     config = net.config
-    channels, (w0, w1) = config.in_channels, config.block_out_channels
+    channels = config.in_channels * config.patch_size**2
+    if len(config.block_out_channels) != 2 or config.block_out_channels[0] <= 2 * channels + CONSTANTS:
+        raise CascadeError("the nano initialisation needs two levels, the outer one of more than "
+                           f"{2 * channels + CONSTANTS} channels", fix="Use the initialisation 'random'")
+    w0, w1 = config.block_out_channels
+    period, inner_period = (len(types) for types in config.block_types_per_layer)
     plus, minus = slice(0, channels), slice(channels, 2 * channels)
     const = slice(2 * channels, 2 * channels + CONSTANTS)
     held, free = slice(0, const.stop), slice(const.stop, w0)
@@ -109,27 +130,39 @@ def scaled_copy(net: StableCascadeUNet) -> None:
     embedding.bias.zero_()
     embedding.bias[const] = sign / AMOUNT
     seen = AMOUNT / math.sqrt((CONSTANTS + 2 * channels * AMOUNT**2) / w0)  # of x, after that norm
+    for name in ("effnet_mapper", "pixels_mapper"):
+        if hasattr(net, name):
+            _beside_copy(getattr(net, name)[2], held, free)
 
-    first, time, attention = net.down_blocks[0][:3]
+    first, time, *attention = net.down_blocks[0][:period]
     _gain(first.depthwise, slice(0, 2 * channels), 1 / seen)
     _gain(first.depthwise, const, 0.4)
     _time_zero(time, held, w0)
     time.mapper.bias[:2 * channels] = 1 / seen - 1
-    _silence(first, attention, held)
+    _silence(held, first, *attention)
     first.channelwise[0].weight *= QUIET
     first.channelwise[0].bias *= QUIET
     first.channelwise[4].weight /= QUIET
-    for index in range(3, len(net.down_blocks[0]), 3):
-        _plain_layer(net.down_blocks[0][index:index + 3], held, const, w0, 0.4)
+    for index in range(period, len(net.down_blocks[0]), period):
+        _plain_layer(net.down_blocks[0][index:index + period], held, const, w0, 0.4)
 
     down = net.down_downscalers[1][1]
-    down.bias[:CONSTANTS] = sign
-    down.weight[:CONSTANTS] = 0
     level1 = [*net.down_blocks[1], *net.up_blocks[0]]
-    for index in range(0, len(level1), 3):
-        res, timing, attending = level1[index:index + 3]
-        _time_zero(timing, slice(0, CONSTANTS), w1)
-        _silence(res, attending, slice(0, CONSTANTS))
+    text = config.clip_text_in_channels is not None  # Stage B's condition tells it where things are
+    kept = slice(0, 2 * CONSTANTS if text else CONSTANTS)
+    down.weight[kept] = 0
+    down.bias[:CONSTANTS] = sign
+    for index in range(0, len(level1), inner_period):
+        res, timing, *attending = level1[index:index + inner_period]
+        _time_zero(timing, kept, w1)
+        _silence(kept, res, *attending)
+        for block in attending if text else ():
+            for projection in (block.attention.to_q, block.attention.to_k):
+                projection.weight *= SHARPER
+            for projection in (block.attention.to_v, block.attention.to_out[0]):
+                projection.weight *= LOUDER
+    if text:
+        _places(down, level1[0], level1[inner_period])
 
     up = net.up_upscalers[0][1]
     up.weight[:, held] = 0
@@ -137,13 +170,15 @@ def scaled_copy(net: StableCascadeUNet) -> None:
     up.bias[const] = sign * CONSTANT
 
     last = net.up_blocks[1]
-    for index in range(0, len(last), 3):
-        _plain_layer(last[index:index + 3], held, const, w0, 1 / CONSTANT)
-    for index in range(2, len(last), 3):
-        # the constants fill its norm; do not look at them too hard
-        inner = last[index].attention
-        for projection in (inner.to_q, inner.to_k, inner.to_v):
-            projection.weight[:, const] *= 0.1
+    for index in range(0, len(last), period):
+        _plain_layer(last[index:index + period], held, const, w0, 1 / CONSTANT)
+    for block in last:
+        if hasattr(block, "attention"):
+            # the constants fill its norm: look less at them and more at everything else
+            inner = block.attention
+            for projection in (inner.to_q, inner.to_k, inner.to_v):
+                projection.weight *= 8.0
+                projection.weight[:, const] /= 80.0
     mlp = last[0].channelwise
     up_units, down_units = slice(0, channels), slice(channels, 2 * channels)
     both = slice(0, 2 * channels)
@@ -155,7 +190,7 @@ def scaled_copy(net: StableCascadeUNet) -> None:
     mlp[4].weight[:, both] = 0
     mlp[4].weight[plus, both] = torch.cat([eye, -eye], dim=1)
     mlp[4].weight[minus, both] = torch.cat([-eye, eye], dim=1)
-    _fit_time(net, last[-2], slice(0, 2 * channels))
+    _fit_time(net, last[len(last) - period + 1], slice(0, 2 * channels))
 
     power = CONSTANTS * CONSTANT**2 + 2 * channels + 0.4 * (free.stop - free.start)
     out = net.clf[1]
@@ -167,25 +202,68 @@ def scaled_copy(net: StableCascadeUNet) -> None:
             block.kv_mapper[1].weight *= 3.0
 
 
+def _places(down: nn.Conv2d, first: Any, second: Any) -> None:
+    """Let the inner level say where it is: ``CONSTANTS`` constant channels, and as many that the first two
+    residual blocks fill from them, large against what x gives, which near t = 1 is noise.
+
+    A kernel with one tap beside its centre gives the constant, or zero where the border is that way. The
+    second block does the same with what the first wrote, one step further in.
+    """
+    const, place = slice(0, CONSTANTS), slice(CONSTANTS, 2 * CONSTANTS)
+    down.bias[:2 * CONSTANTS] = 0  # type: ignore[index]
+    down.bias[const] = PLACE  # type: ignore[index]
+    sides = ((1, 0), (1, 2), (0, 1), (2, 1))
+    for block, source, goal, number in ((first, const, place, 0), (second, place, place, 1)):
+        kernels = block.depthwise.weight
+        kernels[source] = 0
+        block.depthwise.bias[source] = 0
+        half = CONSTANTS // 2
+        chosen = range(source.start, source.start + half) if number else range(source.start, source.stop)
+        for index, channel in enumerate(chosen):
+            row, column = sides[index % 4]
+            kernels[channel, 0, row, column] = 1.0
+        units = slice(0, 4)
+        mlp = block.channelwise
+        mlp[0].weight[units] = 0
+        mlp[0].bias[units] = 0
+        mlp[4].weight[:, units] = 0
+        for index in range(4):
+            mlp[0].weight[index, source.start + index] = 1.0
+            mlp[4].weight[goal.start + number * half + index, index] = 1.0
+
+
 def _plain_layer(layer: Any, held: slice, const: slice, width: int, gain: float) -> None:
     """A layer of the outer level that leaves ``held`` channels alone."""
-    res, time, attention = layer
+    res, time, *attention = layer
     _gain(res.depthwise, const, gain)
     _time_zero(time, held, width)
-    _silence(res, attention, held)
+    _silence(held, res, *attention)
 
 
-def _silence(res: nn.Module, attention: nn.Module, held: slice) -> None:
-    """Let a residual block and an attention block write nothing to ``held`` channels."""
-    res.channelwise[4].weight[held] = 0  # type: ignore[index]
-    res.channelwise[4].bias[held] = 0  # type: ignore[index]
-    attention.attention.to_out[0].weight[held] = 0  # type: ignore[union-attr, index]
-    attention.attention.to_out[0].bias[held] = 0  # type: ignore[union-attr, index]
+def _silence(held: slice, *blocks: Any) -> None:
+    """Let residual and attention blocks write nothing to ``held`` channels."""
+    for block in blocks:
+        out = block.attention.to_out[0] if hasattr(block, "attention") else block.channelwise[4]
+        out.weight[held] = 0
+        out.bias[held] = 0
+
+
+def _beside_copy(mapper: nn.Conv2d, held: slice, free: slice) -> None:
+    """Let a condition that is normed and added to the embedding speak through the free channels alone. The
+    norm takes a mean away: the free channels sum to zero, so that there is none. It also makes the scale
+    free: larger weights move less in a step, which keeps the rows of the copy near zero."""
+    mapper.weight[held] = 0
+    mapper.bias[held] = 0  # type: ignore[index]
+    mapper.weight[free] -= mapper.weight[free].mean(0, keepdim=True)
+    mapper.bias[free] -= mapper.bias[free].mean()  # type: ignore[index]
+    mapper.weight *= STEADY
+    mapper.bias *= STEADY  # type: ignore[operator]
 
 
 def _time_zero(block: nn.Module, held: slice, width: int) -> None:
     """Let a time block leave ``held`` channels alone, and begin gently on the others."""
-    for mapper in (block.mapper, block.mapper_sca, block.mapper_crp):
+    names = ("mapper", "mapper_sca", "mapper_crp")
+    for mapper in (getattr(block, name) for name in names if hasattr(block, name)):
         nn.init.normal_(mapper.weight, std=0.02)  # type: ignore[arg-type]
         mapper.bias.zero_()  # type: ignore[union-attr, operator]
         mapper.weight[held] = 0  # type: ignore[index, union-attr]

@@ -49,7 +49,7 @@ STAGE_C: dict[str, Any] = {
 STAGE_B: dict[str, Any] = {
     **STAGE_C,
     "in_channels": 4, "out_channels": 4, "patch_size": 2,
-    "block_out_channels": [64, 128],
+    "block_out_channels": [80, 128],
     "num_attention_heads": [-1, 4],
     "down_num_layers_per_block": [1, 3],
     "up_num_layers_per_block": [3, 1],
@@ -75,9 +75,9 @@ COMPRESSOR: dict[str, Any] = {
 PREVIEWER: dict[str, Any] = {"widths": [96, 64, 48, 32]}
 
 SMALLER: dict[str, dict[str, Any]] = {
-    "stage_c": {**STAGE_C, "block_out_channels": [32, 64], "num_attention_heads": [2, 4],
+    "stage_c": {**STAGE_C, "block_out_channels": [48, 64], "num_attention_heads": [3, 4],
                 "down_num_layers_per_block": [1, 1], "up_num_layers_per_block": [1, 1]},
-    "stage_b": {**STAGE_B, "block_out_channels": [32, 48], "num_attention_heads": [-1, 3],
+    "stage_b": {**STAGE_B, "block_out_channels": [48, 48], "num_attention_heads": [-1, 3],
                 "down_num_layers_per_block": [1, 1], "up_num_layers_per_block": [1, 1]},
     "stage_a": {"width": 16, "inner": 32, "blocks": 1, "latent": 4, "codes": 64},
     "compressor": {"blocks": [["fused", 1, 3, 1, 8, 8, 1], ["fused", 2, 3, 2, 8, 16, 1],

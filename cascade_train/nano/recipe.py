@@ -32,12 +32,12 @@ class Recipe:
     config: str = ""
     seed: int = 0
     pictures: int = 32768
-    pictures_b: int = 16384
-    captions: int = 20480
+    pictures_b: int = 8192
+    captions: int = 12288
     steps_a: int = 1900
     steps_compressor: int = 1900
-    steps_b: int = 5000
-    steps_c: int = 10000
+    steps_b: int = 4200
+    steps_c: int = 7000
     batch_pictures: int = 16
     batch: int = 32
 
@@ -82,7 +82,8 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
             target=FullTarget(part="stage_b", init="nano", config=of.config, condition_size=1.0,
                               pyramid_noise=False),
             optimizer=OptimizerSpec(learning_rate=1.5e-3, schedule="cosine", warmup=warm, ema=0.999),
-            batch_size=of.batch, total_steps=total, caption_dropout=1.0, loss_weight="none",
+            batch_size=of.batch, total_steps=total, caption_dropout=1.0,
+            loss_weight="min_snr_inverse",
             label="nano stage_b",
         )
     return RunSpec(
