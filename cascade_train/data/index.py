@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_train.data.probe import Entry
+from cascade_train.errors import CascadeError
 from cascade_train.files import written_beside
 
 FORMAT = 1
@@ -82,7 +83,7 @@ def write(path: Path, entries: Iterable[Entry], facts: dict[str, Any]) -> None:
 
 
 _OPEN = threading.local()
-_MOST_OPEN = 32
+_MOST_OPEN = 8
 """Connections that a thread keeps; with thousands of shards, one for each would run out of files."""
 
 
@@ -128,7 +129,13 @@ class Index:
         return self._count
 
     def row(self, row: int) -> Entry:
-        found = self._query(f"SELECT {','.join(_COLUMNS)}, id FROM samples WHERE id=?", (row,)).fetchone()
+        """One row; CascadeError when the index was removed or damaged meanwhile."""
+        try:
+            found = self._query(f"SELECT {','.join(_COLUMNS)}, id FROM samples WHERE id=?", (row,)).fetchone()
+        except sqlite3.Error as error:
+            raise CascadeError(f"the dataset's index cannot be read ({error})", where=str(self.path),
+                               fix="Run again: the index is made anew, and the run goes on where it "
+                                   "was") from error
         return self._entry(found)
 
     def rows(self) -> Iterator[Entry]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -321,3 +323,32 @@ def test_the_world_is_a_source() -> None:
 
     pixels, caption = render("captioned", 3, draw.sample)
     assert (loaded.pixels == pixels).all() and loaded.caption == caption == opened.caption(draw)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit on open files to set")
+def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
+    """No index and no tar is kept open for each: 200 shards, a limit of 90 open files, four threads."""
+    code = f"""
+import io, resource, tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import numpy as np
+from PIL import Image
+from cascade_train.data.dataset import open_dataset
+from cascade_train.data.readers import tar_source
+from cascade_train.data.spec import Dataset, WeightedSource
+resource.setrlimit(resource.RLIMIT_NOFILE, (90, 90))
+root = Path({str(tmp_path)!r})
+picture = io.BytesIO(); Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(picture, "PNG")
+for n in range(200):
+    with tarfile.open(root / f"{{n:03}}.tar", "w") as tar:
+        for name, data in (("0.png", picture.getvalue()), ("0.txt", b"shard %d" % n)):
+            info = tarfile.TarInfo(name); info.size = len(data); tar.addfile(info, io.BytesIO(data))
+sources = tuple(WeightedSource(tar_source(root / f"{{n:03}}.tar", root / "index")) for n in range(200))
+opened = open_dataset(Dataset(sources), multiple=8, native_side=64, cache=root)
+with ThreadPoolExecutor(4) as pool:
+    loaded = list(pool.map(opened.load, [d for step in range(50) for d in opened.draws(0, step, 4)]))
+print(len({{item.caption for item in loaded}}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=55)
+    assert done.stdout.strip() == "200", done.stderr
