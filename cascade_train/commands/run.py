@@ -60,9 +60,11 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cascade_train.commands.terminal import Display, JsonLines, Terminal
+    from cascade_train.commands.terminal import Display, JsonLines, Silent, Terminal
 
     display: Display = JsonLines() if args.json else Terminal(traces=args.traceback)
+    if os.environ.get("RANK", "0") != "0":
+        display = Silent()
     try:
         return _run(args, display)
     except CascadeError as error:

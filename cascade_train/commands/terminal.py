@@ -50,6 +50,22 @@ def span(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
+class Silent:
+    """Shows nothing: every rank but the first runs the same graph and says the same."""
+
+    def event(self, event: Event) -> None:
+        return None
+
+    def progress(self, done: int, total: int, text: str, preview: Image.Image | None) -> None:
+        return None
+
+    def warn(self, text: str) -> None:
+        return None
+
+    def end(self, report: Report, folders: Folders) -> None:
+        return None
+
+
 class TimeLeft:
     """Estimates what is left of one node's work from its progress, forgetting old speeds slowly."""
 

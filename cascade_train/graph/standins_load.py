@@ -40,8 +40,8 @@ def located(host: Host, name: str) -> Path:
 def _pictures(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
-    kinds = ((entry.name, mimetypes.guess_type(entry.name)[0]) for entry in folder.iterdir() if entry.is_file())
-    return sorted(name for name, kind in kinds if kind and kind.startswith("image/"))
+    names = [entry.name for entry in folder.iterdir() if entry.is_file()]
+    return sorted(name for name in names if (mimetypes.guess_type(name)[0] or "").startswith("image/"))
 
 
 def _content(path: Path) -> str:

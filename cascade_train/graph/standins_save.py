@@ -45,7 +45,8 @@ class SaveImage:
 
     def save(self, images: Tensor, filename_prefix: str = "ComfyUI", prompt: Any = None,
              extra_pnginfo: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return self._write(self.host.folders.output, "output", images, filename_prefix, 4, prompt, extra_pnginfo)
+        output = self.host.folders.output
+        return self._write(output, "output", images, filename_prefix, 4, prompt, extra_pnginfo)
 
     def _write(self, folder: Path, kind: str, images: Tensor, prefix: str, compression: int, prompt: Any,
                extra_pnginfo: Mapping[str, Any] | None) -> dict[str, Any]:
