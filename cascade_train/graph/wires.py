@@ -121,7 +121,8 @@ class Wiring(Layout):
                 return None if index is None else (scope, node, index, None)
             if not self.is_instance(node):
                 break
-            scope = self.scopes[(*scope.path, node.id)]
+            inside = (*scope.path, node.id)
+            scope = self.scopes[inside]
             ports = scope.graph.outputs
             links = [
                 scope.graph.links[k]
