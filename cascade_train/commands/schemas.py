@@ -12,12 +12,18 @@ def schemas(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     Raises:
         CascadeError: a file or folder of the options is not there.
     """
+    host, _classes, info = classes_and_schemas(args)
+    return host, info
+
+
+def classes_and_schemas(args: argparse.Namespace) -> tuple[Any, dict[str, type], dict[str, Any]]:
+    """As `schemas`, with the classes themselves between; none with ``--object-info``."""
     from cascade_train.graph.schema import object_info, read_object_info
 
     if args.object_info is not None:
-        return None, read_object_info(args.object_info)
+        return None, {}, read_object_info(args.object_info)
     from cascade_train.commands.run import place
     from cascade_train.host.headless import Quiet
 
     host, classes = place(args, Quiet())
-    return host, object_info(classes)
+    return host, classes, object_info(classes)

@@ -25,7 +25,7 @@ class Problem:
     value: Any = None
     kind: str = ""
     """A stable word for machines: ``unknown class``, ``missing input``, ``type``, ``range``, ``choice``,
-    ``file``, ``link``, ``link type``, ``circle``, ``no output``, ``shape``."""
+    ``file``, ``link``, ``link type``, ``circle``, ``no output``, ``shape``, ``refused`` (by the class)."""
 
     def __str__(self) -> str:
         text = f"{one_line(self.title or 'node')} (id {one_line(self.node)}): " if self.node else ""

@@ -205,3 +205,28 @@ def test_the_reader_of_a_pipe_may_leave_early(workflow: Path) -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait(timeout=60) == 0
+
+
+def test_what_a_class_itself_refuses_is_a_problem_too() -> None:
+    from cascade_train.commands.validate import refused
+
+    class Even:
+        RETURN_TYPES = ()
+        FUNCTION = "run"
+        OUTPUT_NODE = True
+
+        @classmethod
+        def INPUT_TYPES(cls) -> dict[str, Any]:
+            return {"required": {"count": ("INT", {})}}
+
+        @classmethod
+        def VALIDATE_INPUTS(cls, count: int) -> bool | str:
+            return count % 2 == 0 or f"{count} is odd"
+
+        def run(self, count: int) -> tuple[()]:
+            return ()
+
+    prompt = {str(count): {"class_type": "Even", "inputs": {"count": count}} for count in (2, 3)}
+    assert [str(problem) for problem in refused(prompt, {"Even": Even})] == [
+        "Even (id 3): count is refused by the node: 3 is odd."
+    ]

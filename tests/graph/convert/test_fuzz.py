@@ -20,6 +20,7 @@ from cascade_train.graph.validate import check, problems
 
 INFO = object_info(CLASSES)
 BOUNDED = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+FEWER = settings(BOUNDED, max_examples=40)
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -178,7 +179,7 @@ def test_any_text_is_filled_in(text: str, seed: int) -> None:
     fill_in(text, lambda node, widget: None)
 
 
-@BOUNDED
+@FEWER
 @given(
     st.dictionaries(
         st.sampled_from(["RuleLoad", "RuleShow"]),

@@ -139,6 +139,31 @@ def test_subgraphs_that_lie_too_deep(rule_info: dict[str, Any]) -> None:
     refused(workflow, rule_info, "deep")
 
 
+def test_promoted_widgets_of_a_bypassed_subgraph_that_lie_without_end(rule_info: dict[str, Any]) -> None:
+    """The inner instance is bypassed, so nothing is expanded; what its input stands for is looked up still."""
+    definitions = [
+        {
+            "id": f"s{level}",
+            "name": "s",
+            "nodes": [
+                {
+                    "id": 1,
+                    "type": f"s{level + 1}",
+                    "mode": 4,
+                    "inputs": [{"name": "x", "type": "INT", "link": 1}],
+                }
+            ],
+            "links": [{"id": 1, "origin_id": -10, "origin_slot": 0, "target_id": 1, "target_slot": 0}],
+            "inputs": [{"name": "x", "type": "INT", "linkIds": [1]}],
+        }
+        for level in range(5000)
+    ]
+    workflow = chained()
+    workflow["nodes"].append({"id": 50, "type": "s0", "widgets_values": [3]})
+    workflow["definitions"] = {"subgraphs": definitions}
+    assert set(to_prompt(workflow, rule_info)) == {"1", "2", "3"}
+
+
 def test_a_promoted_input_of_ports_that_promote_each_other(rule_info: dict[str, Any]) -> None:
     workflow = promoted_strength([1.5, "fancy"]).workflow()
     definition = workflow["definitions"]["subgraphs"][0]

@@ -15,8 +15,8 @@ Where the result differs from a frontend on purpose, by rule:
 * 13: with no value of its own, the outer one of two nested instances takes the inner instance's value, as in
   1.58; 1.35 takes the innermost widget's.
 * 15: the frontend draws `{a|b}` anew each time; here it stays as it is, or is drawn from a seed.
-* Widgets that only show something (`audioUI`, a preview's text) are not sent, as in 1.58; nor are the captures
-  that a browser makes when queueing (webcam, microphone, 3D view) or its "refresh" buttons.
+* Widgets that only show something (`audioUI`, a preview's text) are not sent, as in 1.58; nor is what a
+  browser captures when queueing (webcam, microphone, 3D view), nor its "refresh" buttons.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from rule_cases import CASES
-from rule_graphs import promoted_strength
+from rule_graphs import boxed_image, promoted_strength
 from rule_nodes import NODE_CLASS_MAPPINGS
 from workflow_builder import Graph
 
@@ -135,6 +135,14 @@ def test_rule_13_a_subgraph_may_pass_an_input_straight_on(rule_info: dict[str, A
     graph.wire(1, 0, 4, "image")
     graph.wire(4, 0, 5, "images")
     assert to_prompt(graph.workflow(), rule_info)["5"]["inputs"]["images"] == ["1", 0]
+
+
+def test_rule_14_a_proxy_with_no_input_sets_the_inner_widget(rule_info: dict[str, Any]) -> None:
+    graph, _ = boxed_image()
+    graph.nodes[4]["properties"] = {"proxyWidgets": [["10", "method"], ["10", "$$canvas-image-preview"]]}
+    graph.nodes[4]["widgets_values"] = ["fancy", None]
+    inputs = to_prompt(graph.workflow(), rule_info)["4:10"]["inputs"]
+    assert inputs == {"strength": 0.25, "method": "fancy", "image": ["1", 0]}
 
 
 def test_rule_15_choices_stay_as_they_are_unless_a_seed_draws_them(rule_info: dict[str, Any]) -> None:

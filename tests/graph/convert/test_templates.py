@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cascade_train.graph.convert import to_prompt, unknown_classes
+from cascade_train.graph.convert import unknown_classes
 from cascade_train.graph.load import is_ui
 from cascade_train.graph.validate import check
 
@@ -37,5 +37,4 @@ def test_every_official_template_converts_and_is_checked() -> None:
                 assert not isinstance(value, list) or value[0] in prompt, f"{path.name}: a wire leads nowhere"
         missing = {name for name, _, _ in unknown_classes(workflow, info)}
         assert {problem.value for problem in found if problem.kind == "unknown class"} == missing, path.name
-        assert to_prompt(workflow, info) == prompt or "%date" in path.read_text(encoding="utf-8")
     assert count > 500
