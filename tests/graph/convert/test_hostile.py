@@ -140,7 +140,7 @@ def test_subgraphs_that_lie_too_deep(rule_info: dict[str, Any]) -> None:
 
 
 def test_promoted_widgets_of_a_bypassed_subgraph_that_lie_without_end(rule_info: dict[str, Any]) -> None:
-    """The inner instance is bypassed, so nothing is expanded; what its input stands for is looked up still."""
+    """The inner instance is bypassed and not expanded; what its input stands for is looked up still."""
     definitions = [
         {
             "id": f"s{level}",
