@@ -40,6 +40,31 @@ the captions (a `.txt` beside each picture), into *Train Tokens* and into *Promp
 
 The same file runs without ComfyUI: `cascade-train run teach_a_concept.json`"""
 
+ABOUT_KNOWN = """\
+Shown nothing but crescents, a model forgets what else it knew. So it first draws some of what it knows, one \
+picture for each line below, and half of every batch is taken from these."""
+
+KNOWN_COUNT = 32
+
+
+def known_captions() -> str:
+    """Lines of nano's own world, each shape at least three times, whatever their order."""
+    from collections import Counter
+
+    from cascade_train.data import world
+
+    lines: list[str] = []
+    seen: Counter[str] = Counter()
+    index = 0
+    while len(lines) < KNOWN_COUNT:
+        scene, caption = world.scene("captioned", 7, index)
+        index += 1
+        if caption not in lines and seen[scene.shape] <= len(lines) / len(world.SHAPES):
+            seen[scene.shape] += 1
+            lines.append(caption)
+    return "\n".join(lines)
+
+
 ABOUT_TEXT = """\
 ## Text to image, stage by stage
 
@@ -76,10 +101,30 @@ def teach_a_concept() -> Sheet:
     s.note("about", ABOUT_TEACH, title="Teach a concept", width=420)
     s.node("models", "CascadeLoadStableCascade")
     s.node("folder", "CascadeImageFolder", called="Twenty pictures of a crescent")
+    s.note("about_known", ABOUT_KNOWN, title="So that nothing is forgotten", width=420)
+    s.node("lines", "PrimitiveStringMultiline", called="What nano knows", wide=420, value=known_captions())
+    s.node("known", "CascadePrompts", called="Draw what it knows", texts=("lines", "STRING"), pictures=1)
+    s.node(
+        "drawn",
+        "CascadeValidate",
+        called="Pictures of what it knows",
+        prompts=("known", "prompts"),
+        models=("models", "models"),
+        title="what nano knows",
+    )
+    s.node("kept", "CascadeDatasetFromImages", images=("drawn", "pictures"), captions=("lines", "STRING"))
+    s.node(
+        "both",
+        "CascadeCombineDatasets",
+        dataset_1=("folder", "dataset"),
+        share_1=1.0,
+        dataset_2=("kept", "dataset"),
+        share_2=1.0,
+    )
     s.node(
         "buckets",
         "CascadeAspectBuckets",
-        dataset=("folder", "dataset"),
+        dataset=("both", "dataset"),
         ratios="1/1",
         crop="center",
         random_share=0.0,
@@ -166,7 +211,8 @@ def teach_a_concept() -> Sheet:
         filename="teach_a_concept/crescent_lora",
     )
     s.column("Start here", "models", "about", "models")
-    s.column("Pictures", "data", "folder", "buckets", "look", "looked")
+    s.column("What it knows already", "validation", "about_known", "lines", "known", "drawn", "kept")
+    s.column("Pictures", "data", "folder", "both", "buckets", "look", "looked")
     s.column("What is trained, and how", "training", "lora", "tokens", "optimizer", "run")
     s.column("Before", "validation", "prompts", "before", "before_shown")
     for number in range(1, BLOCKS + 1):

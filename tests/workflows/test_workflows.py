@@ -16,15 +16,19 @@ from cascade_train.cli import main
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = ("teach_a_concept", "text_to_image", "reconstruct")
 SHORT = [
-    "--set",
-    "Prompts.pictures=1",
-    "--set",
-    "Prompts.steps_c=2",
-    "--set",
-    "Prompts.steps_b=1",
-    "--set",
-    "Training Run.batch_size=2",
-    *itertools.chain.from_iterable(("--set", f"Train Steps {number}.steps=2") for number in (1, 2, 3)),
+    argument
+    for setting in (
+        "Prompts.pictures=1",
+        "Prompts.steps_c=2",
+        "Prompts.steps_b=1",
+        "Draw what it knows.steps_c=1",
+        "Draw what it knows.steps_b=1",
+        "Training Run.batch_size=2",
+        "Train Steps 1.steps=2",
+        "Train Steps 2.steps=2",
+        "Train Steps 3.steps=2",
+    )
+    for argument in ("--set", setting)
 ]
 
 
