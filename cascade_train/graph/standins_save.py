@@ -25,7 +25,8 @@ class SaveImage:
     DISPLAY_NAME = "Save Image"
     CATEGORY = "image"
     DESCRIPTION = "Saves the images to the output folder, with the workflow inside."
-    RETURN_TYPES = ()
+    RETURN_TYPES = ("IMAGE",)
+    RETURN_NAMES = ("images",)
     FUNCTION = "save"
     OUTPUT_NODE = True
 
@@ -51,7 +52,7 @@ class SaveImage:
     def _write(self, folder: Path, kind: str, images: Tensor, prefix: str, compression: int, prompt: Any,
                extra_pnginfo: Mapping[str, Any] | None) -> dict[str, Any]:
         if self.host.rank != 0:
-            return {"ui": {"images": []}}
+            return {"ui": {"images": []}, "result": (images,)}
         from PIL import Image
         from PIL.PngImagePlugin import PngInfo
 
@@ -68,7 +69,7 @@ class SaveImage:
             Image.fromarray(to_bytes(image)).save(data, "PNG", pnginfo=texts, compress_level=compression)
             write_bytes(target / name, data.getvalue())
             saved.append({"filename": name, "subfolder": subfolder, "type": kind})
-        return {"ui": {"images": saved}}
+        return {"ui": {"images": saved}, "result": (images,)}
 
 
 class PreviewImage(SaveImage):

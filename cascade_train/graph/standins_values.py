@@ -63,11 +63,11 @@ class PrimitiveBoolean(_Primitive):
 
 
 class PreviewAny:
-    """Shows any value as text; what JSON cannot say is shown as Python writes it."""
+    """Shows any value as text and passes the text on; what JSON cannot say is shown as Python writes it."""
 
     DISPLAY_NAME = "Preview as Text"
     CATEGORY = "utils"
-    RETURN_TYPES = ()
+    RETURN_TYPES = ("STRING",)
     FUNCTION = "show"
     OUTPUT_NODE = True
     USES_TORCH = False
@@ -83,10 +83,10 @@ class PreviewAny:
             text = str(source)
         else:
             try:
-                text = json.dumps(source)
+                text = json.dumps(source, indent=4, ensure_ascii=False)
             except (TypeError, ValueError, RecursionError):
                 text = str(source)
-        return {"ui": {"text": (text,)}}
+        return {"ui": {"text": (text,)}, "result": (text,)}
 
 
 class Reroute:

@@ -142,7 +142,9 @@ def test_a_file_name_that_leaves_the_output_folder_is_refused(host: Any, core: A
 
 def test_only_rank_0_writes(host: Any, core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
-    assert core["SaveImage"]().save(torch.zeros(1, 2, 2, 3)) == {"ui": {"images": []}}
+    images = torch.zeros(1, 2, 2, 3)
+    done = core["SaveImage"]().save(images)
+    assert done["ui"] == {"images": []} and done["result"][0] is images
     assert not host.folders.output.exists()
 
 
@@ -166,10 +168,10 @@ def test_the_second_batch_takes_the_first_ones_size(core: Any) -> None:
 
 
 @pytest.mark.parametrize("value, text", [
-    ("a", "a"), (3, "3"), (True, "True"), (None, "None"), ([1, {"b": 2}], '[1, {"b": 2}]'), ({1, }, "{1}"),
+    ("a", "a"), (3, "3"), (True, "True"), (None, "None"), (["ü"], '[\n    "ü"\n]'), ({1}, "{1}"),
 ])
 def test_any_value_is_shown_as_text(core: Any, value: Any, text: str) -> None:
-    assert core["PreviewAny"]().show(value) == {"ui": {"text": (text,)}}
+    assert core["PreviewAny"]().show(value) == {"ui": {"text": (text,)}, "result": (text,)}
 
 
 def test_primitives_and_a_reroute_pass_their_value_on(host: Any, core: Any) -> None:
