@@ -163,13 +163,14 @@ class Terminal:
         self._drawn = now
         parts = [self._node, f"{done}/{total}"]
         if self.live and total > 0:
-            filled = round(20 * min(1.0, done / total))
-            parts.append("[" + "#" * filled + "." * (20 - filled) + "]")
+            filled = round(10 * min(1.0, done / total))
+            parts.append("[" + "#" * filled + "." * (10 - filled) + "]")
+        if left is not None:
+            parts.append(f"{span(left[0])} left")
         if text:
             parts.append(text)
         if left is not None:
-            parts += [f"{left[1]:.1f} steps/s" if left[1] >= 1 else f"{span(1 / left[1])} a step",
-                      f"{span(left[0])} left"]
+            parts.append(f"{left[1]:.1f} steps/s" if left[1] >= 1 else f"{span(1 / left[1])} a step")
         line = "  ".join(parts)
         if self.live:
             self._draw(line)
