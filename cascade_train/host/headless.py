@@ -137,8 +137,10 @@ class HeadlessHost:
         return int(os.environ.get("WORLD_SIZE", "1"))
 
     def progress(self, done: int, total: int, text: str = "", preview: Image.Image | None = None) -> None:
+        """Raises `Interrupted` when the person asked to stop, as ComfyUI's progress does."""
         if self.rank == 0:
             self.sink.progress(done, total, text, preview)
+        self.check_interrupt()
 
     def stop(self) -> None:
         """Ask the work to end at its next step boundary."""

@@ -55,9 +55,11 @@ def test_the_device_asked_for_must_be_there(tmp_path: Path) -> None:
 def test_a_host_that_was_told_to_stop_interrupts(tmp_path: Path) -> None:
     host = HeadlessHost(headless_folders(tmp_path))
     host.check_interrupt()
+    host.progress(1, 2)
     host.stop()
-    with pytest.raises(Interrupted):
-        host.check_interrupt()
+    for asked in (host.check_interrupt, lambda: host.progress(2, 2)):
+        with pytest.raises(Interrupted):
+            asked()
 
 
 WAITING = """
