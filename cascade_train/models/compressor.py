@@ -44,7 +44,7 @@ class Compressor(nn.Module):
 
         self.blocks = tuple((str(row[0]), *(int(v) for v in row[1:])) for row in blocks)
         self.last = last
-        kinds = {"fused": FusedMBConvConfig, "mb": MBConvConfig}
+        kinds: dict[Any, Any] = {"fused": FusedMBConvConfig, "mb": MBConvConfig}
         settings = [kinds[kind](*numbers) for kind, *numbers in self.blocks]
         norm = partial(nn.BatchNorm2d, eps=1e-3)
         whole = EfficientNet(settings, dropout=0.0, stochastic_depth_prob=0.0, norm_layer=norm,

@@ -3,8 +3,10 @@ then sees zeros, as it does for most training samples of the full-size models.""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -12,7 +14,7 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 """CLIP's pixel statistics."""
 
 
-def encode_image(image_model: nn.Module, images: Tensor) -> Tensor:
+def encode_image(image_model: Any, images: Tensor) -> Tensor:
     """Embeddings (B, 1, D), fp32, of ``images`` (B, 3, H, W) in [0, 1] under a
     CLIPVisionModelWithProjection: shorter side resized to the model's, centre cropped."""
     side = int(image_model.config.image_size)

@@ -34,7 +34,7 @@ class Previewer(nn.Module):
         self.blocks = nn.Sequential(*layers, nn.Conv2d(before, 3, 1))
 
     def forward(self, latents: Tensor) -> Tensor:
-        return self.blocks(latents.to(self.blocks[0].weight.dtype))
+        return self.blocks(latents.to(next(self.parameters()).dtype))
 
 
 def widths_from_shapes(shapes: Mapping[str, Sequence[int]]) -> tuple[int, ...]:

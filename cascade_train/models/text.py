@@ -48,7 +48,7 @@ def encode_text(text_model: nn.Module, tokenizer: Any, captions: Sequence[str],
     return encode_tokens(text_model, ids.to(device), mask.to(device), int(tokenizer.eos_token_id))
 
 
-def encode_tokens(text_model: nn.Module, ids: Tensor, mask: Tensor, end_id: int) -> TextStates:
+def encode_tokens(text_model: Any, ids: Tensor, mask: Tensor, end_id: int) -> TextStates:
     """`encode_text` for token ids (B, L) and their mask; ``end_id`` is the end-of-text token."""
     seen: dict[str, Tensor] = {}
 
@@ -85,7 +85,7 @@ def matching_ids(tokenizer: Any, pattern: str) -> list[int]:
     return ids
 
 
-def with_new_tokens(text_model: nn.Module, names: Sequence[str], rows: Tensor | None = None) -> nn.Module:
+def with_new_tokens(text_model: Any, names: Sequence[str], rows: Tensor | None = None) -> Any:
     """A copy of ``text_model`` (with its ``tokenizer``) that knows the words ``[name]``.
 
     Args:
