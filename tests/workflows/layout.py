@@ -173,6 +173,8 @@ class Sheet:
                 )
             ]
             virtual = node.kind == "MarkdownNote"
+            if node.kind in ("SaveImage", "PreviewImage"):  # later cores pass pictures on, earlier ones do not
+                outputs = []
             entry = {
                 "id": node.id,
                 "type": node.kind,
