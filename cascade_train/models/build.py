@@ -27,6 +27,9 @@ def config_for(part: Part, shapes: Shapes, metadata: Mapping[str, str] | None = 
     Raises:
         CascadeError: the tensors are not those of this part.
     """
+    said = (metadata or {}).get("part", part)
+    if said != part:
+        raise CascadeError(f"the file holds {said}, not {part}", fix="Choose the other file")
     stored = weights.config_of(metadata or {})
     if stored is not None:
         return stored
@@ -127,10 +130,20 @@ def load(part: Part, path: Path, dtype: torch.dtype | None = None) -> nn.Module:
             tensors = layouts.to_diffusers(tensors)
         else:
             config = config_for(part, shapes, metadata)
-        with torch.device("meta"):
-            module = build(part, config)
+        try:
+            with torch.device("meta"):
+                module = build(part, config)
+        except (TypeError, KeyError, ValueError) as problem:
+            raise CascadeError(f"the file's configuration is not one of {part}: {problem}", where=str(path),
+                               fix="Choose the file made for this part") from None
         fill(module, _cast(tensors, dtype), where=str(path))
     return module.eval().requires_grad_(False)
+
+
+def save(part: Part, module: nn.Module, path: Path, *, half: bool = False) -> None:
+    """Store ``module`` in the native layout with what it is and its configuration, in one visible step."""
+    weights.write_tensors(path, file_tensors(part, module), module_config(part, module), half=half,
+                          metadata={"part": part})
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:

@@ -68,6 +68,8 @@ def initial(part: Part, init: str, config: str, seed: int, models: ModelsSpec) -
             scaled_copy(module)  # type: ignore[arg-type]
         elif part == "stage_a":
             _open_blocks(module)
+        if init == "nano" and part == "text":
+            balanced_words(module)
         if part == "text":
             from pathlib import Path
 
@@ -200,6 +202,19 @@ def scaled_copy(net: StableCascadeUNet) -> None:
     for block in (*net.down_blocks[0], *level1, *last):
         if hasattr(block, "kv_mapper"):
             block.kv_mapper[1].weight *= 3.0
+
+
+def balanced_words(text_model: nn.Module) -> None:
+    """Make a CLIP text model that is left as it starts carry every word of a caption alike.
+
+    Why nano's is not trained: trained with Stage C it lets the words that matter most to the loss, background
+    and colour, grow until the norms behind it crush all others; place and shape then stay unheard for
+    thousands of steps. With embeddings well above CLIP's 0.02 its states keep every word apart, and Stage C's
+    attention learns which to use.
+    """
+    embeddings = text_model.text_model.embeddings  # type: ignore[union-attr]
+    nn.init.normal_(embeddings.token_embedding.weight, std=0.5)  # type: ignore[union-attr, arg-type]
+    nn.init.normal_(embeddings.position_embedding.weight, std=0.1)  # type: ignore[union-attr, arg-type]
 
 
 def _places(down: nn.Conv2d, first: Any, second: Any) -> None:

@@ -77,18 +77,18 @@ def progress_lines(stage: Stage, steps: int, tell: Tell,
 
     def progress(done: int, total: int, text: str) -> None:
         now = time.monotonic()
-        if total != steps:  # such as reading the data set, which comes first
+        if not total:  # reading the data set, which comes first
             return
         if not start:
             start[0] = (now, done)
-        if now - last[0] < every and done < total:
+        if now - last[0] < every and done < steps:
             return
         last[0] = now
         began, at = start[0]
         rate = (done - at) / (now - began) if now > began else 0.0
-        left = f"{_duration((total - done) / rate)} left" if rate > 0 else "time left unknown"
+        left = f"{_duration((steps - done) / rate)} left" if rate > 0 else "time left unknown"
         loss = next((piece for piece in text.split(" · ") if piece.startswith("loss")), "")
-        tell(f"{stage:<10} {done:>6}/{total}  {loss}  {rate:.2f} steps/s  {left}")
+        tell(f"{stage:<10} {done:>6}/{steps}  {loss}  {rate:.2f} steps/s  {left}")
 
     return progress
 

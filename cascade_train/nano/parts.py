@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def write_start(folder: Path, of: Recipe) -> ModelsSpec:
-    """The models before any training: a tokenizer and a text encoder that nothing has been taught."""
+    """The models before any training: a tokenizer and the text encoder, which is never trained."""
     text = folder / "text"
     if not (text / "model.safetensors").is_file():
         nano_parts.write_tokenizer(text)
@@ -38,8 +38,7 @@ def write_part(folder: Path, part: Part, module: nn.Module) -> None:
         weights.write_tensors(text / "model.safetensors", module.state_dict(), half=True)
         write_text(text / "config.json", json.dumps(config, indent=2) + "\n")
         return
-    weights.write_tensors(folder / f"{part}.safetensors", build.file_tensors(part, module),
-                          build.module_config(part, module), half=True)
+    build.save(part, module, folder / f"{part}.safetensors", half=True)
 
 
 def write_result(folder: Path, stage: Stage, position: Position, of: Recipe) -> None:
@@ -78,8 +77,7 @@ def _pictures(kind: str, of: Recipe) -> Tensor:
 def forget_text(stage_b: nn.Module, models: ModelsSpec) -> None:
     """Let Stage B give for every text what it gives for the empty one.
 
-    It was trained with empty captions, because the text encoder is trained beside it; the vectors of the
-    finished encoder would be strange to it.
+    It was trained with empty captions alone, so the vectors of other texts would be strange to it.
     """
     import torch
 

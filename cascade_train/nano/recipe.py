@@ -18,7 +18,7 @@ RESULT_PARTS: dict[Stage, tuple[str, ...]] = {
     "stage_a": ("stage_a",),
     "compressor": ("compressor", "previewer"),
     "stage_b": ("stage_b",),
-    "stage_c": ("stage_c", "text"),
+    "stage_c": ("stage_c",),
 }
 """The parts that each stage's run makes."""
 
@@ -26,7 +26,8 @@ RESULT_PARTS: dict[Stage, tuple[str, ...]] = {
 @dataclass(frozen=True)
 class Recipe:
     """Lengths and sizes of one `nano make`. ``config`` names the widths; ``pictures``, ``pictures_b``
-    (for Stage B) and ``captions`` are how many samples there are of the rich and the captioned world."""
+    (for Stage B) and ``captions`` are how many samples there are of the rich and the captioned world.
+    """
 
     name: str = "full"
     config: str = ""
@@ -37,14 +38,14 @@ class Recipe:
     steps_a: int = 1900
     steps_compressor: int = 1900
     steps_b: int = 4200
-    steps_c: int = 7000
+    steps_c: int = 9000
     batch_pictures: int = 16
     batch: int = 32
 
 
 FULL = Recipe()
-QUICK = Recipe(name="quick", config="quick", pictures=512, pictures_b=256, captions=256, steps_a=60,
-               steps_compressor=60, steps_b=60, steps_c=60, batch_pictures=8, batch=16)
+QUICK = Recipe(name="quick", config="quick", pictures=512, pictures_b=256, captions=256,
+               steps_a=60, steps_compressor=60, steps_b=60, steps_c=60, batch_pictures=8, batch=16)
 
 
 def recipe(quick: bool = False, seed: int = 0) -> Recipe:
@@ -62,9 +63,9 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
     """The run that trains ``stage`` on top of the parts in ``models``.
 
     Stage A and the compressor see rich pictures, so that they can draw what no caption names. Stage B sees
-    the same; its captions are always empty, as the text encoder is only being trained. Stage C sees captioned
-    scenes and trains the text encoder with it; why it starts and is weighted as it is, is told in
-    `models.init.scaled_copy`.
+    the same with empty captions: its condition tells it everything. Stage C sees captioned scenes; why it
+    starts and is weighted as it is, is told in `models.init.scaled_copy`, and why the text encoder stays as it
+    starts, in `models.init.balanced_words`.
     """
     total = steps_of(stage, of)
     warm = min(100, total // 5)
@@ -88,8 +89,8 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
         )
     return RunSpec(
         models=models, dataset=_world("captioned", of.seed + 2, of.captions), seed=of.seed,
-        target=FullTarget(part="stage_c", init="nano", config=of.config, also=("text",)),
-        optimizer=OptimizerSpec(learning_rate=1.5e-3, schedule="cosine", warmup=warm, ema=0.999),
+        target=FullTarget(part="stage_c", init="nano", config=of.config),
+        optimizer=OptimizerSpec(learning_rate=1e-3, schedule="cosine", warmup=warm, ema=0.999),
         batch_size=of.batch, total_steps=total, caption_dropout=0.1, image_share=0.0,
         loss_weight="min_snr_inverse", label="nano stage_c",
     )
