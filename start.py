@@ -26,14 +26,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("job", nargs="?", choices=["demo", "test"], default="demo",
                         help="demo (the default): teach nano a concept; test: pass the tests")
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where the environment goes (.venv)")
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv",
+                        help="where the environment goes (.venv)")
     parser.add_argument("--output", type=Path, default=ROOT / "cascade-output",
                         help="where pictures and runs go (cascade-output)")
     parser.add_argument("--no-open", action="store_true", help="do not open the pictures when done")
     args, rest = parser.parse_known_args()
     if rest and args.job != "test":
         parser.error(f"unknown arguments: {' '.join(rest)}")
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036 (this file is what an older Python meets first)
         print(f"Python 3.10 or newer is needed; this is {sys.version.split()[0]}.", file=sys.stderr)
         return 2
     python = environment(args.venv.resolve(), "test" if args.job == "test" else "")
@@ -60,7 +61,8 @@ def environment(venv: Path, extra: str) -> Path:
 
 def demo(python: Path, output: Path, show: bool) -> int:
     """Run the main workflow and say where its pictures are."""
-    print("Teaching nano a new concept. Stop at any time with Ctrl-C: running this again continues.", flush=True)
+    print("Teaching nano a new concept. Stop at any time with Ctrl-C: running this again continues.",
+          flush=True)
     done = subprocess.run([str(python), "-m", "cascade_train.cli", "run", str(WORKFLOW),
                            "--output-dir", str(output)], cwd=ROOT)
     pictures = sorted(output.glob("*.png"), key=lambda path: path.stat().st_mtime)

@@ -23,7 +23,7 @@ def written_beside(path: Path) -> Iterator[Path]:
         yield beside
         with beside.open("rb+") as handle:
             os.fsync(handle.fileno())
-        os.replace(beside, path)
+        beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
 

@@ -60,9 +60,9 @@ def pyramid(noise: Tensor, seed: int, step: int, indices: Sequence[int], decay: 
             smallest: int = 1, largest: int = 16) -> Tensor:
     """Stage B's pyramid noise: ``noise`` (B, C, H, W) plus coarser noise, of about unit variance.
 
-    For i = 1, 2, …, noise of sides floor(side/2^i), nearest-upsampled and weighted ``decay``^i, is added where
-    the longer of those sides lies in [``smallest``, ``largest``]; the sum is divided by the root of the sum
-    of squared weights. Each dimension uses its own side.
+    For i = 1, 2, …, noise of sides floor(side/2^i), nearest-upsampled and weighted ``decay``^i, is added
+    where the longer of those sides lies in [``smallest``, ``largest``]; the sum is divided by the root of the
+    sum of squared weights. Each dimension uses its own side.
     """
     _batch, channels, height, width = noise.shape
     total, squares = noise, 1.0

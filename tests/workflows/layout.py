@@ -173,7 +173,7 @@ class Sheet:
                 )
             ]
             virtual = node.kind == "MarkdownNote"
-            if node.kind in ("SaveImage", "PreviewImage"):  # later cores pass pictures on, earlier ones do not
+            if node.kind in ("SaveImage", "PreviewImage"):  # later cores pass pictures on, earlier do not
                 outputs = []
             entry = {
                 "id": node.id,
