@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,9 +16,6 @@ from torch import nn
 from cascade_train.errors import CascadeError
 from cascade_train.models import build, nano_parts
 from cascade_train.models.spec import ModelsSpec, Part
-
-if TYPE_CHECKING:
-    from diffusers.models.unets.unet_stable_cascade import StableCascadeUNet
 
 INITS = ("random", "nano")
 
@@ -65,7 +62,7 @@ def initial(part: Part, init: str, config: str, seed: int, models: ModelsSpec) -
         torch.manual_seed(_seed_of(seed, part))
         module = build.build(part, settings)
         if init == "nano" and part in ("stage_c", "stage_b"):
-            scaled_copy(module)  # type: ignore[arg-type]
+            scaled_copy(module)
         elif part == "stage_a":
             _open_blocks(module)
         if init == "nano" and part == "text":
@@ -83,7 +80,7 @@ def initial(part: Part, init: str, config: str, seed: int, models: ModelsSpec) -
         return module.float()
 
 
-def scaled_copy(net: StableCascadeUNet) -> None:
+def scaled_copy(net: Any) -> None:
     """Make a two-level Stage C or B start as ε̂ = √(1−ᾱ)·x, exact to about 2e-4; same architecture.
 
     Why: near t = 1 the right answer is ε ≈ x, and what the text has to say about the picture is only
@@ -204,7 +201,7 @@ def scaled_copy(net: StableCascadeUNet) -> None:
             block.kv_mapper[1].weight *= 3.0
 
 
-def balanced_words(text_model: nn.Module) -> None:
+def balanced_words(text_model: Any) -> None:
     """Make a CLIP text model that is left as it starts carry every word of a caption alike.
 
     Why nano's is not trained: trained with Stage C it lets the words that matter most to the loss, background
@@ -212,12 +209,12 @@ def balanced_words(text_model: nn.Module) -> None:
     thousands of steps. With embeddings well above CLIP's 0.02 its states keep every word apart, and Stage C's
     attention learns which to use.
     """
-    embeddings = text_model.text_model.embeddings  # type: ignore[union-attr]
-    nn.init.normal_(embeddings.token_embedding.weight, std=0.5)  # type: ignore[union-attr, arg-type]
-    nn.init.normal_(embeddings.position_embedding.weight, std=0.1)  # type: ignore[union-attr, arg-type]
+    embeddings = text_model.text_model.embeddings
+    nn.init.normal_(embeddings.token_embedding.weight, std=0.5)
+    nn.init.normal_(embeddings.position_embedding.weight, std=0.1)
 
 
-def _places(down: nn.Conv2d, first: Any, second: Any) -> None:
+def _places(down: Any, first: Any, second: Any) -> None:
     """Let the inner level say where it is: ``CONSTANTS`` constant channels, and as many that the first two
     residual blocks fill from them, large against what x gives, which near t = 1 is noise.
 
@@ -225,8 +222,8 @@ def _places(down: nn.Conv2d, first: Any, second: Any) -> None:
     second block does the same with what the first wrote, one step further in.
     """
     const, place = slice(0, CONSTANTS), slice(CONSTANTS, 2 * CONSTANTS)
-    down.bias[:2 * CONSTANTS] = 0  # type: ignore[index]
-    down.bias[const] = PLACE  # type: ignore[index]
+    down.bias[:2 * CONSTANTS] = 0
+    down.bias[const] = PLACE
     sides = ((1, 0), (1, 2), (0, 1), (2, 1))
     for block, source, goal, number in ((first, const, place, 0), (second, place, place, 1)):
         kernels = block.depthwise.weight
@@ -263,29 +260,29 @@ def _silence(held: slice, *blocks: Any) -> None:
         out.bias[held] = 0
 
 
-def _beside_copy(mapper: nn.Conv2d, held: slice, free: slice) -> None:
+def _beside_copy(mapper: Any, held: slice, free: slice) -> None:
     """Let a condition that is normed and added to the embedding speak through the free channels alone. The
     norm takes a mean away: the free channels sum to zero, so that there is none. It also makes the scale
     free: larger weights move less in a step, which keeps the rows of the copy near zero."""
     mapper.weight[held] = 0
-    mapper.bias[held] = 0  # type: ignore[index]
+    mapper.bias[held] = 0
     mapper.weight[free] -= mapper.weight[free].mean(0, keepdim=True)
-    mapper.bias[free] -= mapper.bias[free].mean()  # type: ignore[index]
+    mapper.bias[free] -= mapper.bias[free].mean()
     mapper.weight *= STEADY
-    mapper.bias *= STEADY  # type: ignore[operator]
+    mapper.bias *= STEADY
 
 
-def _time_zero(block: nn.Module, held: slice, width: int) -> None:
+def _time_zero(block: Any, held: slice, width: int) -> None:
     """Let a time block leave ``held`` channels alone, and begin gently on the others."""
     names = ("mapper", "mapper_sca", "mapper_crp")
     for mapper in (getattr(block, name) for name in names if hasattr(block, name)):
-        nn.init.normal_(mapper.weight, std=0.02)  # type: ignore[arg-type]
-        mapper.bias.zero_()  # type: ignore[union-attr, operator]
-        mapper.weight[held] = 0  # type: ignore[index, union-attr]
-        mapper.weight[width + held.start:width + held.stop] = 0  # type: ignore[index, union-attr]
+        nn.init.normal_(mapper.weight, std=0.02)
+        mapper.bias.zero_()
+        mapper.weight[held] = 0
+        mapper.weight[width + held.start:width + held.stop] = 0
 
 
-def _gain(depthwise: nn.Conv2d, channels: slice, gain: float) -> None:
+def _gain(depthwise: Any, channels: slice, gain: float) -> None:
     """Depthwise kernels whose taps are random around a sum of about one, times ``gain``."""
     kernel = torch.rand_like(depthwise.weight[channels]) * (2 / 9)
     kernel[:, :, 1, 1] += 0.5
@@ -293,7 +290,7 @@ def _gain(depthwise: nn.Conv2d, channels: slice, gain: float) -> None:
     depthwise.bias[channels] = 0
 
 
-def _fit_time(net: StableCascadeUNet, block: nn.Module, copy: slice, points: int = 2048) -> None:
+def _fit_time(net: Any, block: Any, copy: slice, points: int = 2048) -> None:
     """Fit √(1−ᾱ(t)) − 1 on the time embedding and put it into the scale of the ``copy`` channels."""
 
     from cascade_train.diffusion.schedule import alpha_sigma, logsnr, time_input
@@ -309,17 +306,17 @@ def _fit_time(net: StableCascadeUNet, block: nn.Module, copy: slice, points: int
     basis = torch.cat([seen[:, columns], torch.ones(points, 1, dtype=torch.float64)], dim=1)
     ridge = 1e-9 * torch.eye(basis.shape[1], dtype=torch.float64)
     solution = torch.linalg.solve(basis.T @ basis + ridge * points, basis.T @ wanted)
-    rows = block.mapper.weight[copy]  # type: ignore[index, union-attr]
+    rows = block.mapper.weight[copy]
     rows[:, columns] = solution[:-1].float().expand(rows.shape[0], -1)
-    block.mapper.bias[copy] = solution[-1].float()  # type: ignore[index, union-attr, operator]
+    block.mapper.bias[copy] = solution[-1].float()
 
 
-def _open_blocks(stage_a: nn.Module) -> None:
+def _open_blocks(stage_a: Any) -> None:
     """Give Stage A's blocks a gain of 1; at the official 0 they only begin to learn after a while."""
     for name, value in stage_a.named_parameters():
         if name.endswith("gammas"):
             value.copy_(torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 1.0]))
-    nn.init.normal_(stage_a.vquantizer.codebook.weight, std=1.0)  # type: ignore[union-attr, arg-type]
+    nn.init.normal_(stage_a.vquantizer.codebook.weight, std=1.0)
 
 
 def _settings(part: Part, config: str) -> dict[str, Any]:
