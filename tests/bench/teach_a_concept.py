@@ -2,12 +2,14 @@
 
     python tests/bench/teach_a_concept.py [--json] [--output-dir DIR] [--sheet FILE]
 
-``before`` and ``after``: the share of 64 seeds whose picture shows the concept, by prompts with its token
-in colours and on backgrounds in turn. ``known_shapes``: how often prompts of the seven shapes that nano knew
-come out right after training, as a share of how often they did before (64 seeds). ``minutes``: the whole workflow,
-validation included. The judge fits outlines (`shape_judge`); ``judge_error`` is how often it is wrong about
-real pictures, ``judge_error_decoded`` the same after compressor, Stage B and Stage A.
-With ``--output-dir`` a training that is already there is used as it is, and ``minutes`` says what it took.
+``before`` and ``after``: the share of 64 seeds whose picture shows the concept, by prompts with its
+token in colours and on backgrounds in turn. ``known_shapes``: how often prompts of the seven shapes that
+nano knew come out right after training, as a share of how often they did before (64 seeds). ``minutes``:
+the whole workflow, validation included. The judge fits outlines (`shape_judge`); ``judge_error`` is how
+often it is wrong about real pictures, ``judge_error_decoded`` the same after compressor, Stage B and
+Stage A.
+With ``--output-dir`` a training that is already there is used as it is, and ``minutes`` says what it
+took.
 """
 
 from __future__ import annotations
