@@ -141,7 +141,16 @@ def test_all_problems_are_told_at_once_and_as_objects_with_json(command: Command
 
 
 def test_a_dry_run_trains_nothing_and_knows_what_is_there(command: Command, tmp_path: Path) -> None:
-    workflow = str(Path(__file__).resolve().parents[2] / "workflows" / "teach_a_concept.json")
+    """The main job's training, on a folder of pictures alone: what is trained is known beforehand."""
+    shipped = Path(__file__).resolve().parents[2] / "workflows" / "teach_a_concept.json"
+    assert command("convert", str(shipped)) == 0
+    prompt = json.loads(command.stdout)
+    folder = next(key for key, value in prompt.items() if value["class_type"] == "CascadeImageFolder")
+    for value in prompt.values():
+        if value["class_type"] == "CascadeTrainingRun":
+            value["inputs"]["dataset"] = [folder, 0]
+    workflow = str(tmp_path / "folder_alone.json")
+    Path(workflow).write_text(json.dumps(prompt), encoding="utf-8")
     assert command("run", workflow, "--dry-run", "--json") == 0
     plan = command.lines()[-1]
     blocks = [entry for entry in plan["nodes"] if entry["class_type"] == "CascadeTrainSteps"]

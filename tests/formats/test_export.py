@@ -12,7 +12,7 @@ from cascade_train.errors import CascadeError
 from cascade_train.formats import lora
 from cascade_train.formats.export import export_path, export_stamp, export_trained
 from cascade_train.host.headless import headless_folders
-from cascade_train.models import build, nano_parts
+from cascade_train.models import build, library, nano_parts
 from cascade_train.models.spec import ModelsSpec, PartFile
 from cascade_train.models.weights import read_header, read_tensors, write_tensors
 
@@ -57,12 +57,17 @@ def test_bf16_halves_the_file_and_stays_close(models: ModelsSpec, tmp_path: Path
     assert all(torch.allclose(first[key], second[key].float(), rtol=1e-2) for key in first)
 
 
+def width_of(models: ModelsSpec) -> int:
+    """The outer width of Stage C."""
+    return int(library.part(models, "stage_c").config.block_out_channels[0])
+
+
 def lora_state(models: ModelsSpec) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
     """A LoRA on one layer with a new token and a word trained in place."""
     layer = "stage_c.down_blocks.0.2.attention.to_q"
     tensors = {
-        f"{layer}.lora_A.weight": torch.randn(2, 32),
-        f"{layer}.lora_B.weight": torch.randn(32, 2),
+        f"{layer}.lora_A.weight": torch.randn(2, width_of(models)),
+        f"{layer}.lora_B.weight": torch.randn(width_of(models), 2),
         "tokens.rows": torch.randn(2, 128),
     }
     tokens = [{"name": "[crescent]", "new": True, "id": 900}, {"name": "moon</w>", "new": False, "id": 400}]
@@ -112,9 +117,10 @@ def test_tokens_alone_are_exported_too(models: ModelsSpec, tmp_path: Path) -> No
 
 def test_a_dora_is_written_with_its_models(models: ModelsSpec, tmp_path: Path) -> None:
     kind, tensors, settings = lora_state(models)
-    tensors["stage_c.down_blocks.0.2.attention.to_q.lora_magnitude_vector.weight"] = torch.rand(32) + 1
+    width = width_of(models)
+    tensors["stage_c.down_blocks.0.2.attention.to_q.lora_magnitude_vector.weight"] = torch.rand(width) + 1
     (file, *_) = export_trained(kind, tensors, settings, tmp_path / "dora.safetensors", models=models)
-    assert read_header(file)[0]["lora_unet_down_blocks_0_2_attention_attn_to_q.dora_scale"] == [32, 1]
+    assert read_header(file)[0]["lora_unet_down_blocks_0_2_attention_attn_to_q.dora_scale"] == [width, 1]
 
 
 def test_nothing_to_export_is_an_error(models: ModelsSpec, tmp_path: Path) -> None:
