@@ -20,7 +20,7 @@ from cascade_train.files import write_json
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.nano import parts
-from cascade_train.nano.recipe import PHASES, Recipe, Stage, run_spec, steps_of
+from cascade_train.nano.recipe import PHASES, Recipe, Stage, blocks_of, run_spec
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -118,7 +118,9 @@ def _finished(output: Path, of: Recipe, stage: Stage, models: ModelsSpec) -> tup
     from cascade_train.training import run
 
     host = _host(output)
-    position, _ = run.train(run.start(run_spec(stage, models, of), host), steps_of(stage, of), host=host)
+    position = run.start(run_spec(stage, models, of), host)
+    for steps, rate in blocks_of(stage, of):
+        position, _ = run.train(position, steps, host=host, learning_rate=rate)
     return position, float(sum(row.get("seconds", 0.0) for row in run.metrics(position)))
 
 
@@ -131,10 +133,12 @@ def train_stage(output: Path, of: Recipe, stage: Stage, folder: Path, tell: Tell
 
     torch.set_num_threads(1)
     models = library.models_in(folder, name="nano")
-    total = steps_of(stage, of)
-    host = _host(output, _Lines(stage, tell, total))
+    blocks = blocks_of(stage, of)
+    host = _host(output, _Lines(stage, tell, sum(steps for steps, _ in blocks)))
     with stop_on_signals(host, tell):
-        run.train(run.start(run_spec(stage, models, of), host), total, host=host)
+        position = run.start(run_spec(stage, models, of), host)
+        for steps, rate in blocks:
+            position, _ = run.train(position, steps, host=host, learning_rate=rate)
 
 
 def _child(output: str, of: Recipe, stage: Stage, folder: str) -> None:

@@ -27,6 +27,10 @@ RESULT_PARTS: dict[Stage, tuple[str, ...]] = {
 class Recipe:
     """Lengths and sizes of one `nano make`. ``config`` names the widths; ``pictures``, ``pictures_b``
     (for Stage B) and ``captions`` are how many samples there are of the rich and the captioned world.
+
+    ``blocks_c`` are blocks of (steps, learning rate) of Stage C's run; 0 is the schedule, which spans
+    ``steps_c``. Shape is what is learnt last, and needs more steps than the schedule gives it. Empty: the
+    schedule to its end.
     """
 
     name: str = "full"
@@ -39,12 +43,13 @@ class Recipe:
     steps_compressor: int = 1900
     steps_b: int = 4200
     steps_c: int = 9000
+    blocks_c: tuple[tuple[int, float], ...] = ((7154, 0.0), (2600, 6e-4), (1300, 2.5e-4), (600, 6e-5))
     batch_pictures: int = 16
     batch: int = 32
 
 
 FULL = Recipe()
-QUICK = Recipe(name="quick", config="quick", pictures=512, pictures_b=256, captions=256,
+QUICK = Recipe(name="quick", blocks_c=(), config="quick", pictures=512, pictures_b=256, captions=256,
                steps_a=60, steps_compressor=60, steps_b=60, steps_c=60, batch_pictures=8, batch=16)
 
 
@@ -59,13 +64,20 @@ def steps_of(stage: Stage, of: Recipe) -> int:
             "stage_c": of.steps_c}[stage]
 
 
+def blocks_of(stage: Stage, of: Recipe) -> tuple[tuple[int, float | None], ...]:
+    """The blocks of a stage's run: steps, and the learning rate where it is not the schedule's."""
+    if stage == "stage_c" and of.blocks_c:
+        return tuple((steps, rate or None) for steps, rate in of.blocks_c)
+    return ((steps_of(stage, of), None),)
+
+
 def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
     """The run that trains ``stage`` on top of the parts in ``models``.
 
     Stage A and the compressor see rich pictures, so that they can draw what no caption names. Stage B sees
-    the same with empty captions: its condition tells it everything. Stage C sees captioned scenes; why it
-    starts and is weighted as it is, is told in `models.init.scaled_copy`, and why the text encoder stays as it
-    starts, in `models.init.balanced_words`.
+    the same with empty captions: its condition tells it all. Stage C sees captioned scenes; why it
+    starts and is weighted as it is, is told in `models.init.scaled_copy`, and why the text encoder stays
+    as it starts, in `models.init.balanced_words`.
     """
     total = steps_of(stage, of)
     warm = min(100, total // 5)

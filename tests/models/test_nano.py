@@ -18,14 +18,14 @@ from cascade_train.nano.judge import look, verdict
 from cascade_train.nano.make import _host, make
 from cascade_train.nano.recipe import QUICK, recipe, run_spec, steps_of
 
-TINY = replace(QUICK, name="tiny", pictures=64, pictures_b=32, captions=32, steps_a=12, steps_compressor=12,
-               steps_b=12, steps_c=12, batch_pictures=4, batch=4)
+TINY = replace(QUICK, name="tiny", pictures=64, pictures_b=32, captions=32, steps_a=9, steps_compressor=9,
+               steps_b=9, steps_c=9, batch_pictures=4, batch=4)
 
 
 def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
     lines: list[str] = []
     made = make(tmp_path, TINY, jobs=1, tell=lines.append)
-    assert any("stage_c" in line and "12/12" in line for line in lines)
+    assert any("stage_c" in line and "9/9" in line for line in lines)
     from cascade_train.training import run
 
     host = _host(tmp_path)
@@ -34,8 +34,8 @@ def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
         position = run.start(run_spec(stage, models, TINY), host)
         position, _ = run.train(position, steps_of(stage, TINY), host=host)
         losses = [row["loss"] for row in run.metrics(position)]
-        assert len(losses) == 12 and all(math.isfinite(loss) for loss in losses)
-        assert sum(losses[-4:]) < sum(losses[:4]), stage
+        assert len(losses) == 9 and all(math.isfinite(loss) for loss in losses)
+        assert sum(losses[-3:]) < sum(losses[:3]), stage
     models = library.models_in(made.folder, name="tiny")
     assert {file.part for file in models.parts} == {
         "compressor", "stage_c", "stage_b", "stage_a", "previewer", "text"}
