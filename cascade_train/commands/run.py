@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,6 +70,12 @@ def run(args: argparse.Namespace) -> int:
         return _run(args, display)
     except CascadeError as error:
         return refuse([{"kind": "file", "text": str(error)}], args.json)
+    except Exception as error:
+        if args.json:  # whoever reads the events finds a report at their end, whatever happened
+            problem = {"kind": "unexpected", "text": f"{type(error).__name__}: {error}"}
+            print(json.dumps({"event": "report", "ok": False, "interrupted": False, "problems": [problem],
+                              "nodes": []}), flush=True)
+        raise
 
 
 def refuse(problems: Sequence[Mapping[str, Any]], as_json: bool) -> int:
@@ -102,11 +109,22 @@ def _run(args: argparse.Namespace, display: Any) -> int:
     from cascade_train.host.headless import stop_on_signals
 
     pnginfo = None if is_api(workflow) else {"workflow": workflow}
-    host.folders.output.mkdir(parents=True, exist_ok=True)
+    _make_output(host.folders.output)
     with stop_on_signals(host, _say_at_once):
         report = run_prompt(prompt, classes, host, only=only, extra_pnginfo=pnginfo, listener=display.event)
     display.end(report, host.folders)
     return report.exit_code
+
+
+def _make_output(folder: Path) -> None:
+    """Make the output folder; CascadeError when it cannot be made or written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CascadeError(f"--output-dir: '{folder}' cannot be made ({error.strerror or error})",
+                           fix="Name a folder that can be written to") from None
+    if not os.access(folder, os.W_OK):
+        raise CascadeError(f"--output-dir: '{folder}' cannot be written to", fix="Name another folder")
 
 
 def _say_at_once(text: str) -> None:
@@ -125,6 +143,8 @@ def place(args: argparse.Namespace, display: Any) -> tuple[Any, dict[str, type]]
             if not folder.is_dir():
                 raise CascadeError(f"{option}: there is no folder '{folder}'")
     device = getattr(args, "device", "auto")
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", device):
+        raise CascadeError(f"--device: '{device}' is no device", fix="Use auto, cpu, cuda, cuda:1 or mps")
     if args.comfyui:
         from cascade_train.host.comfy_inside import enter_comfyui
 

@@ -11,7 +11,8 @@ HELP = "list trainings, show one, or delete checkpoints that are no branch's las
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    parser.set_defaults(output_dir=None, json=False)  # alone, the command lists
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     ls = actions.add_parser("ls", help="every run: name, label, last step, loss, size, who trains it")
     show = actions.add_parser("show", help="one run: its settings and checkpoints")
     prune = actions.add_parser(
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        help="keep checkpoints at this step too (repeatable)")
     prune.add_argument("--dry-run", action="store_true", help="say what would go, and delete nothing")
     for action in (ls, show, prune):
-        action.add_argument("--output-dir", type=Path, metavar="DIR",
+        action.add_argument("--output-dir", type=Path, metavar="DIR", default=None,
                             help="the output folder whose runs are meant (default ./output)")
         action.add_argument("--json", action="store_true", help="print one JSON object on the last line")
 
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from cascade_train.training import folders
 
     root = headless_folders(args.output_dir or Path("output")).runs
-    if args.action == "ls":
+    if args.action in (None, "ls"):
         found = [folders.summary(folder) for folder in folders.run_folders(root)]
         _table(found, root)
         return _told(args, {"runs": found})

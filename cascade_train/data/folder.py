@@ -163,7 +163,10 @@ def index_folder(root: Path, recursive: bool, cache: Path, tell: Tell | None = N
                     continue
     if not len(known):
         others = known.facts.get("others", {})
-        seen = ", ".join(f"{count} {ending}" for ending, count in sorted(others.items())) or "no files"
+        counts = [f"{count} {ending}" for ending, count in sorted(others.items())]
+        if known.facts.get("orphans"):
+            counts.append(f"{known.facts['orphans']} captions or metadata files without a picture")
+        seen = ", ".join(counts) or "no files"
         raise CascadeError(
             "no picture was found" + (" in it or below it" if recursive else ""), where=str(root),
             fix=f"Looked for {', '.join(sorted(EXTENSIONS))}; there are {seen}"

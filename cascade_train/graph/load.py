@@ -61,6 +61,10 @@ def parse_json(text: str, where: str) -> Any:
     Raises:
         CascadeError: it is damaged, or nested deeper than Python can follow.
     """
+    if not text.strip():
+        raise CascadeError("the file is empty", where=where, fix=ACCEPTED)
+    if text.lstrip()[0] not in "{[":
+        raise CascadeError("the file holds no JSON", where=where, fix=ACCEPTED)
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

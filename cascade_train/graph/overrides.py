@@ -65,10 +65,18 @@ def apply_settings(
         CascadeError: the form, node, input or value is wrong; near names are listed.
     """
     changed = {key: {**node, "inputs": dict(node["inputs"])} for key, node in prompt.items()}
+    wrong: list[CascadeError] = []
     for setting in settings:
-        target, value = _split(setting)
-        key, name = _target(changed, target, object_info, setting)
-        changed[key]["inputs"][name] = _typed(changed[key], name, value, object_info, setting)
+        try:
+            target, value = _split(setting)
+            key, name = _target(changed, target, object_info, setting)
+            changed[key]["inputs"][name] = _typed(changed[key], name, value, object_info, setting)
+        except CascadeError as error:
+            wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        raise CascadeError(f"{len(wrong)} settings are wrong: " + " ".join(str(error) for error in wrong))
     return changed
 
 

@@ -140,6 +140,28 @@ def test_all_problems_are_told_at_once_and_as_objects_with_json(command: Command
     assert "3 problems; nothing ran" in command.stderr
 
 
+def test_mistakes_on_the_command_line_are_told_before_anything_runs(
+    command: Command, graph: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a file").write_text("", encoding="utf-8")
+    assert command("run", str(graph), "--output-dir", str(tmp_path / "a file"), "--json") == 2
+    report = command.lines()[-1]
+    assert report["event"] == "report" and not report["ok"]
+    assert "--output-dir" in report["problems"][0]["text"]
+    assert command("run", str(graph), "--device", "cudda") == 2 and "'cudda'" in command.stderr
+    assert command("run", str(graph), "--set", "Side.vale=3", "--set", "Sid.value=3") == 2
+    assert "'vale'" in command.stderr and "'Sid'" in command.stderr
+    (tmp_path / "empty.json").write_text("", encoding="utf-8")
+    assert command("run", str(tmp_path / "empty.json")) == 2 and "is empty" in command.stderr
+    (tmp_path / "page.json").write_text("<html></html>", encoding="utf-8")
+    assert command("run", str(tmp_path / "page.json")) == 2 and "no JSON" in command.stderr
+    assert not (tmp_path / "output").exists()
+
+
+def test_runs_alone_lists_the_runs(command: Command) -> None:
+    assert command("runs") == 0 and "no runs in" in command.stdout
+
+
 def test_a_dry_run_trains_nothing_and_knows_what_is_there(command: Command, tmp_path: Path) -> None:
     """The main job's training, on a folder of pictures alone: what is trained is known beforehand."""
     shipped = Path(__file__).resolve().parents[2] / "workflows" / "teach_a_concept.json"
