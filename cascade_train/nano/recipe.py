@@ -43,7 +43,7 @@ class Recipe:
     steps_compressor: int = 1900
     steps_b: int = 4200
     steps_c: int = 9000
-    blocks_c: tuple[tuple[int, float], ...] = ((7154, 0.0), (2600, 6e-4), (1300, 2.5e-4), (600, 6e-5))
+    blocks_c: tuple[tuple[int, float], ...] = ((7154, 0.0), (1380, 6e-4), (1000, 2.5e-4), (450, 7e-5))
     batch_pictures: int = 16
     batch: int = 32
 
