@@ -15,10 +15,10 @@ from layout import Sheet, save
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "workflows"
 
-BLOCKS, STEPS = 3, 400
+BLOCKS, STEPS = 3, 160
 LORA: dict[str, Any] = {"rank": 16, "alpha": 16.0, "modules": "attn, channelwise"}
 TOKENS: dict[str, Any] = {"new_tokens": "[crescent] = ^(ring|circle)</w>$", "learning_rate": 0.003}
-OPTIMIZER: dict[str, Any] = {"learning_rate": 0.001, "warmup": 20, "schedule": "cosine"}
+OPTIMIZER: dict[str, Any] = {"learning_rate": 0.001, "warmup": 20, "schedule": "constant"}
 RUN: dict[str, Any] = {"batch_size": 16, "total_steps": BLOCKS * STEPS, "loss_weight": "min_snr_inverse"}
 PROMPTS = """\
 a large red [crescent] in the centre on a black background
