@@ -15,7 +15,7 @@ from layout import Sheet, save
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "workflows"
 
-BLOCKS, STEPS = 3, 320
+BLOCKS, STEPS = 3, 160
 LORA: dict[str, Any] = {"rank": 16, "alpha": 16.0, "modules": "attn, channelwise"}
 TOKENS: dict[str, Any] = {"new_tokens": "[crescent] = ^(ring|circle)</w>$", "learning_rate": 0.003}
 OPTIMIZER: dict[str, Any] = {"learning_rate": 0.001, "warmup": 20, "schedule": "constant"}
