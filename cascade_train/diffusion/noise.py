@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-TIME, NOISE, CAPTION_DROP, IMAGE_DROP, DROPOUT, CONDITION, OFFSET, PYRAMID, RESIZE = range(1, 10)
+TIME, NOISE, CAPTION_DROP, IMAGE_DROP, DROPOUT, CONDITION, OFFSET, PYRAMID, RESIZE, LATENT, LATENT_SIZE = range(
+    1, 12)
 """Streams: what a number is for. Append only: a stream's number is part of every run's result."""
 
 _MASK = (1 << 64) - 1

@@ -18,7 +18,9 @@ RANGE = 10.0
 
 BETA = 0.99
 WEIGHT_MIN, WEIGHT_MAX = 1e-7, 1e7
-INVERSE_CAP = 200.0
+INVERSE_CAP = 20.0
+"""Measured on nano: with 200, the hardly predictable first tenth of the noise takes most of the gradient, and
+shapes, which are decided later, are learnt a third slower."""
 
 
 def p2(log_snr: Tensor) -> Tensor:

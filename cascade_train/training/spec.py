@@ -51,6 +51,9 @@ class FullTarget:
     for models whose Stage C draws at the size that is encoded."""
     pyramid_noise: bool = True
     """Stage B: train under the reference's pyramid noise; else under the white noise that sampling adds."""
+    latent_noise: float = 0.0
+    """Compressor: decode from latents under white noise of a deviation drawn from [0, this) for each picture,
+    so that they say what matters loudly, and small errors of Stage C stay small."""
 
 
 Target = Union[LoRATarget, FullTarget]  # noqa: UP007

@@ -18,9 +18,9 @@ def test_p2_counts_noise_and_hardly_counts_clean_latents() -> None:
 
 
 def test_the_inverse_weight_stops_at_its_cap() -> None:
-    alpha_bar = torch.tensor([0.9999, 0.5, 0.01, 0.004, 0.0001], dtype=torch.float64)
+    alpha_bar = torch.tensor([0.9999, 0.5, 0.1, 0.04, 0.0001], dtype=torch.float64)
     weights = min_snr_inverse(torch.log(alpha_bar / (1 - alpha_bar)))
-    assert weights.tolist() == pytest.approx([1 / 0.9999, 2.0, 100.0, 200.0, 200.0], rel=1e-9)
+    assert weights.tolist() == pytest.approx([1 / 0.9999, 2.0, 10.0, 20.0, 20.0], rel=1e-9)
 
 
 def test_every_logsnr_has_one_of_300_buckets() -> None:

@@ -77,7 +77,7 @@ def straight_step(trainer: Trainer, spec: RunSpec, buckets: dict[int, float]) ->
         bucket = min(299, max(0, math.floor((log_snr + 10) / 20 * 300)))
         weight = {
             "p2": 1 / (1 + math.exp(log_snr)),
-            "min_snr_inverse": min(1 / var, 200.0),
+            "min_snr_inverse": min(1 / var, 20.0),
             "none": 1.0,
             "adaptive": min(max(1 / buckets.get(bucket, 1.0), 1e-7), 1e7),
         }[spec.loss_weight]
