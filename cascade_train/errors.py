@@ -10,20 +10,25 @@ class CascadeError(Exception):
         what: what is wrong, with the value that is wrong.
         where: the file, folder, node or line it was found in, when known.
         fix: what would be right.
+        typed: the input's name and the text that was typed there, where another node finds the mistake; who
+            knows the graph can then name the node that has it.
 
-    ``str(error)`` is one line: ``what (where). fix``.
+    ``str(error)`` is one line: ``what (where). fix``; for want of another place, ``where`` is the input.
     """
 
-    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
+    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None,
+                 typed: tuple[str, str] | None = None) -> None:
         self.what = what
         self.where = where
         self.fix = fix
+        self.typed = typed
         super().__init__(str(self))
 
     def __str__(self) -> str:
         text = self.what.rstrip(". ")
-        if self.where:
-            text += f" ({self.where})"
+        where = self.where or (f"input {self.typed[0]}" if self.typed else "")
+        if where:
+            text += f" ({where})"
         if self.fix:
             text += f". {self.fix.rstrip('. ')}"
         return text + "."

@@ -29,6 +29,7 @@ from cascade_train.graph.execute_inputs import (
 )
 from cascade_train.graph.execute_order import Schedule
 from cascade_train.graph.execute_report import Event, NodeReport, Report, State, plain
+from cascade_train.graph.typed import typed_in
 from cascade_train.host.base import Host
 
 Listener = Callable[[Event], None]
@@ -310,7 +311,8 @@ class Run:
         for gone in (node_id, *dependants):
             self.unfinished.pop(gone, None)
         if real not in self.ended:
-            self._end(real, "failed", error=text + inner + _advice(error), trace=trace)
+            text += inner + _advice(error) + typed_in(self.live, node_id, error)
+            self._end(real, "failed", error=text, trace=trace)
         for lost in dependants:
             owner = self.live.get_real_node_id(lost)
             if owner not in self.ended:

@@ -19,6 +19,7 @@ from cascade_train.graph.execute_classes import ClassFacts
 from cascade_train.graph.execute_graph import Prompt
 from cascade_train.graph.execute_inputs import call_over_lists, gather, merged, returned, settled
 from cascade_train.graph.problems import one_line
+from cascade_train.graph.typed import typed_in
 from cascade_train.host.base import Host
 
 Will = Literal["describes", "on disk", "runs", "fails"]
@@ -76,7 +77,7 @@ async def _plan(
                 known[node_id] = merged(facts, [v.values for v in values if v.values is not None])
                 entry.will = "describes"
         except CascadeError as error:
-            entry.will, entry.text = "fails", str(error)
+            entry.will, entry.text = "fails", str(error) + typed_in(live, node_id, error)
     return found
 
 

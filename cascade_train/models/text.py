@@ -66,25 +66,6 @@ def encode_tokens(text_model: Any, ids: Tensor, mask: Tensor, end_id: int) -> Te
     return TextStates(seen["hidden"].float(), pooled.float()[:, None], mask)
 
 
-def matching_ids(tokenizer: Any, pattern: str) -> list[int]:
-    """Ids whose vocabulary entry (such as ``snail</w>``) the regular expression ``pattern`` matches in full.
-
-    Raises:
-        CascadeError: no regular expression, or no entry matches.
-    """
-    try:
-        wanted = re.compile(pattern)
-    except re.error as problem:
-        raise CascadeError(f"'{pattern}' is no regular expression: {problem}") from None
-    special = set(tokenizer.all_special_ids)
-    entries = tokenizer.get_vocab().items()
-    ids = sorted(i for entry, i in entries if i not in special and wanted.fullmatch(entry))
-    if not ids:
-        raise CascadeError(f"no vocabulary entry matches '{pattern}'",
-                           fix="Whole words end in </w>, such as snail</w>")
-    return ids
-
-
 def with_new_tokens(text_model: Any, names: Sequence[str], rows: Tensor | None = None) -> Any:
     """A copy of ``text_model`` (with its ``tokenizer``) that knows the words ``[name]``.
 

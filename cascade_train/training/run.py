@@ -19,6 +19,7 @@ from cascade_train.host.base import Host
 from cascade_train.training import checkpoints, lock, retention
 from cascade_train.training.distributed import agreed, check_interrupt, wait
 from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics
+from cascade_train.training.precheck import check
 from cascade_train.training.spec import Block, Position, RunSpec
 from cascade_train.training.trained import TrainedState, load_trained
 from cascade_train.training.trainer import Trainer
@@ -38,8 +39,12 @@ _live: dict[str, Trainer] = {}
 
 
 def start(spec: RunSpec, host: Host) -> Position:
-    """The run of ``spec`` at step 0. Its folder is made, with ``run.json``, where it does not exist yet."""
-    _check(spec)
+    """The run of ``spec`` at step 0. Its folder is made, with ``run.json``, where it does not exist yet.
+
+    Raises:
+        CascadeError: what `precheck.check` finds, without loading anything.
+    """
+    check(spec)
     folder = host.folders.runs / spec.digest
     _describe(spec, folder, host)
     return Position(spec, (), str(folder))
@@ -285,21 +290,6 @@ def _warn_past_schedule(goal: Position, host: Host) -> None:
             and goal.blocks[-1].learning_rate is None:
         host.warn(f"the {spec.optimizer.schedule} schedule reaches 0 at step {spec.total_steps}: "
                   f"the steps from there to {goal.step} change nothing")
-
-
-def _check(spec: RunSpec) -> None:
-    """CascadeError for settings that cannot train."""
-    for what, value, low in (("batch size", spec.batch_size, 1), ("accumulation", spec.accumulation, 1),
-                             ("planned total of steps", spec.total_steps, 1)):
-        if value < low:
-            raise CascadeError(f"the {what} is {value}", fix=f"Use {low} or more")
-    for what, share in (("caption dropout", spec.caption_dropout), ("image share", spec.image_share)):
-        if not 0 <= share <= 1:
-            raise CascadeError(f"the {what} is {share}", fix="Use a share from 0 to 1")
-    if spec.optimizer.learning_rate < 0:
-        raise CascadeError(f"the learning rate is {spec.optimizer.learning_rate}", fix="Use 0 or more")
-    if not 0 <= spec.optimizer.ema < 1:
-        raise CascadeError(f"the EMA decay is {spec.optimizer.ema}", fix="Use 0 (none) to just under 1")
 
 
 def duration(seconds: float) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +14,13 @@ from cascade_train.training.spec import LoRATarget, Target, TokenSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+SEARCH_SECONDS = 10.0
+"""For one expression over a whole vocabulary; a sensible one takes some 0.05 s over CLIP's 49 408 entries."""
+
+LONGEST, REPEATS = 2000, 10_000
+"""An expression's characters, and the product of its counts {n}: compiled, it grows with them."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +50,40 @@ def with_tokens(target: Target | None, new: str, existing: str, learning_rate: f
     if target is not None and not isinstance(target, LoRATarget):
         raise CascadeError("tokens are trained alone or beside a LoRA, not beside full weights",
                            fix="Wire a LoRA, or nothing, into target")
-    pairs = []
-    for line in _lines(new):
+    pairs, patterns = new_tokens(new), existing_tokens(existing)
+    if not pairs and not patterns:
+        raise CascadeError("no tokens are named", fix="Write a line such as [concept] = ^shape</w>$")
+    base = target if target is not None else LoRATarget(modules="")
+    return replace(base, tokens=TokenSpec(pairs, patterns, learning_rate))
+
+
+def new_tokens(text: str) -> tuple[tuple[str, str], ...]:
+    """(name, expression) of each line ``[name] = regular expression``.
+
+    Raises:
+        CascadeError: a line that is not of this form, a broken expression, a name that is there twice.
+    """
+    pairs: dict[str, str] = {}
+    for line in _lines(text):
         name, equals, pattern = (piece.strip() for piece in line.partition("="))
         if not equals or not re.fullmatch(r"\[[^\s\[\]]+\]|[^\s\[\]]+", name) or not pattern:
             raise CascadeError(f"'{line}' does not describe a new token",
                                fix="Write [name] = regular expression, such as [concept] = ^shape</w>$")
-        pairs.append((name.strip("[]"), _checked(pattern)))
-    patterns = tuple(_checked(line) for line in _lines(existing))
-    if not pairs and not patterns:
-        raise CascadeError("no tokens are named", fix="Write a line such as [concept] = ^shape</w>$")
-    base = target if target is not None else LoRATarget(modules="")
-    return replace(base, tokens=TokenSpec(tuple(pairs), patterns, learning_rate))
+        name = name.strip("[]")
+        if name in pairs:
+            raise CascadeError(f"the token [{name}] is there twice",
+                               fix="Keep one line; ^(cat|dog)</w>$ starts it as the mean of two words")
+        compiled(pattern)
+        pairs[name] = pattern
+    return tuple(pairs.items())
+
+
+def existing_tokens(text: str) -> tuple[str, ...]:
+    """The expression of each line; CascadeError for one that is broken."""
+    patterns = tuple(_lines(text))
+    for pattern in patterns:
+        compiled(pattern)
+    return patterns
 
 
 def rows_of(spec: TokenSpec, tokenizer: Any, embedding: Tensor) -> tuple[list[Row], Tensor]:
@@ -66,52 +98,93 @@ def rows_of(spec: TokenSpec, tokenizer: Any, embedding: Tensor) -> tuple[list[Ro
     import torch
 
     vocabulary: dict[str, int] = tokenizer.get_vocab()
+    new, existing = found_entries(spec, vocabulary, set(tokenizer.all_special_ids))
     rows: list[Row] = []
     values = []
     table = embedding.detach().float()
-    for name, pattern in spec.new:
-        ids = [vocabulary[entry] for entry in _found(pattern, vocabulary, tokenizer)]
+    for (name, _), entries in zip(spec.new, new):
         rows.append(Row(f"[{name}]", -1, True))
-        values.append(table[ids].mean(dim=0))
-    taken: set[int] = set()
-    for pattern in spec.existing:
-        for entry in _found(pattern, vocabulary, tokenizer):
-            if vocabulary[entry] not in taken:
-                taken.add(vocabulary[entry])
-                rows.append(Row(entry, vocabulary[entry], False))
-                values.append(table[vocabulary[entry]])
+        values.append(table[[vocabulary[entry] for entry in entries]].mean(dim=0))
+    for entry in existing:
+        rows.append(Row(entry, vocabulary[entry], False))
+        values.append(table[vocabulary[entry]])
     return rows, torch.stack(values)
 
 
-def _found(pattern: str, vocabulary: dict[str, int], tokenizer: Any) -> list[str]:
-    """The entries that ``pattern`` finds anywhere in them, by id; special tokens are never found."""
-    special = set(tokenizer.all_special_ids)
-    wanted = re.compile(_checked(pattern))
-    found = sorted((entry for entry, i in vocabulary.items() if i not in special and wanted.search(entry)),
-                   key=lambda entry: vocabulary[entry])
+def found_entries(
+    spec: TokenSpec, vocabulary: Mapping[str, int], special: Collection[int]
+) -> tuple[list[list[str]], list[str]]:
+    """What ``spec`` finds: for each new token the entries that it starts from; the existing ones, each once.
+
+    Args:
+        vocabulary: ids by entry.
+        special: ids of the begin, end and padding tokens, which are never found.
+
+    Raises:
+        CascadeError: an expression that finds nothing; a new token that exists already.
+    """
+    names = {name: f"[{name}]" for name, _ in spec.new}
+    for name, written in names.items():
+        if written in vocabulary:
+            raise CascadeError(f"the token {written} exists already", typed=("new_tokens", name),
+                               fix=f"Choose another name, or train it on in existing_tokens: ^\\[{name}\\]$")
+    new = [_found("new_tokens", pattern, vocabulary, special) for _, pattern in spec.new]
+    existing: dict[str, None] = {}
+    for pattern in spec.existing:
+        existing.update(dict.fromkeys(_found("existing_tokens", pattern, vocabulary, special)))
+    return new, list(existing)
+
+
+def _found(name: str, pattern: str, vocabulary: Mapping[str, int], special: Collection[int]) -> list[str]:
+    """The entries that ``pattern`` finds anywhere in them (the reference's rule), by id.
+
+    ``name`` is the input that the pattern was typed into.
+    """
+    wanted, until = compiled(pattern), time.monotonic() + SEARCH_SECONDS
+    found = []
+    try:
+        for entry, number in vocabulary.items():
+            left = until - time.monotonic()
+            if number not in special and wanted.search(entry, timeout=max(left, 0.001)):
+                found.append(entry)
+    except TimeoutError:
+        raise CascadeError(
+            f"the expression '{pattern}' takes too long to search for", typed=(name, pattern),
+            fix="Do not repeat what repeats already, as in (a|a)*; write one such as ^(cat|dog)</w>$",
+        ) from None
     if not found:
         from difflib import get_close_matches
 
         plain = re.sub(r"[^\w]|</w>", "", pattern.replace("</w>", ""))
         near = get_close_matches(f"{plain}</w>", list(vocabulary), n=3, cutoff=0.5)
         hint = f"; near it are {', '.join(near)}" if near else ""
-        raise CascadeError(f"no vocabulary entry matches the expression '{pattern}'",
+        raise CascadeError(f"no vocabulary entry matches the expression '{pattern}'", typed=(name, pattern),
                            fix=f"Entries that end a word end in </w>, such as {_example(vocabulary)}{hint}")
-    return found
+    return sorted(found, key=lambda entry: vocabulary[entry])
 
 
-def _example(vocabulary: dict[str, int]) -> str:
+def _example(vocabulary: Mapping[str, int]) -> str:
     return max((entry for entry in vocabulary if re.fullmatch(r"[a-z]{3,8}</w>", entry)), key=len,
                default="cat</w>")
 
 
-def _checked(pattern: str) -> str:
+def compiled(pattern: str) -> Any:
+    """``pattern`` as an expression whose search can be given a time limit.
+
+    Raises:
+        CascadeError: it is none, or asks for more repeats than any word has.
+    """
+    import regex
+
+    counts = [max(1, int(count)) for count in re.findall(r"[{,]\s*(\d+)\s*(?=[,}])", pattern)]
+    if len(pattern) > LONGEST or math.prod(counts) > REPEATS:
+        raise CascadeError(f"'{pattern[:60]}' is too large for an expression over words",
+                           fix="Write one such as ^shape</w>$")
     try:
-        re.compile(pattern)
-    except re.error as error:
+        return regex.compile(pattern)
+    except (regex.error, OverflowError, RecursionError, ValueError) as error:
         raise CascadeError(f"'{pattern}' is not a regular expression: {error}",
-                           fix="Write one such as ^shape</w>$") from error
-    return pattern
+                           fix="Write one such as ^shape</w>$") from None
 
 
 def _lines(text: str) -> list[str]:

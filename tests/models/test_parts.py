@@ -8,7 +8,7 @@ import torch
 from cascade_train.errors import CascadeError
 from cascade_train.models import build, compressor, init, library, nano_parts
 from cascade_train.models.stage_a import SCALE, StageA, StageAConfig, psnr
-from cascade_train.models.text import encode_text, matching_ids, text_length, with_new_tokens
+from cascade_train.models.text import encode_text, text_length, with_new_tokens
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +110,7 @@ def test_a_new_word_pools_where_the_old_end_is_and_changes_nothing_else(nano):
 
 def test_vocabulary_is_clips_in_form(nano):
     tokenizer = library.part(nano, "text").tokenizer
-    assert matching_ids(tokenizer, "star</w>") == [tokenizer.get_vocab()["star</w>"]]
-    assert len(matching_ids(tokenizer, r"(red|blue)</w>")) == 2
-    with pytest.raises(CascadeError, match="no vocabulary entry"):
-        matching_ids(tokenizer, "star")
-    with pytest.raises(CascadeError, match="no regular expression"):
-        matching_ids(tokenizer, "(")
+    assert {"star</w>", "red</w>", "s", "s</w>"} <= tokenizer.get_vocab().keys()
     from cascade_train.data.world import vocabulary
 
     for word in vocabulary():

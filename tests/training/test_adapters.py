@@ -53,12 +53,8 @@ def test_a_filter_that_hits_nothing_names_what_is_near(
     host = studio.CountingHost(tmp_path)
     spec = studio.spec("lora", models, target=LoRATarget(modules="attn, chanelwise"))
     with pytest.raises(CascadeError, match="the LoRA filter 'chanelwise' hits no layer") as told:
-        run.train(run.start(spec, host), 1, host=host)
+        Trainer(spec, host)
     assert "channelwise" in str(told.value)
-    with pytest.raises(CascadeError, match="its filter is empty"):
-        Trainer(replace(spec, target=LoRATarget(modules=" ")), host)
-    with pytest.raises(CascadeError, match="rank 0"):
-        Trainer(replace(spec, target=LoRATarget(rank=0)), host)
 
 
 def test_only_adapters_move_and_stage_c_has_no_dropout(

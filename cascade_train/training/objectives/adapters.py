@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from cascade_train.errors import CascadeError
+from cascade_train.training.filters import hit
 from cascade_train.training.spec import LoRATarget
 from cascade_train.training.tokens import Row
 
@@ -16,16 +16,14 @@ ADAPTER = "default"
 """peft's name for the adapter that is trained."""
 
 
-def native_name(name: str) -> str:
-    """The name that a module of diffusers' Stage C has in ComfyUI and the reference."""
-    name = name.replace(".attention.to_out.0", ".attention.attn.out_proj")
-    for letter in "qkv":
-        name = name.replace(f".attention.to_{letter}", f".attention.attn.to_{letter}")
-    return name
+def layers_of(unet: nn.Module) -> list[str]:
+    """The names of the linear and (ungrouped) convolution layers."""
+    return [name for name, module in unet.named_modules()
+            if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)]
 
 
 def chosen_modules(unet: nn.Module, filters: str) -> list[str]:
-    """The linear and (ungrouped) convolution layers whose name holds one of ``filters``.
+    """The layers whose name holds one of ``filters``.
 
     Args:
         filters: pieces of names, comma-separated, as in the reference; each is looked for in the layer's
@@ -34,27 +32,7 @@ def chosen_modules(unet: nn.Module, filters: str) -> list[str]:
     Raises:
         CascadeError: a filter hits no layer; names near it are listed.
     """
-    layers = [name for name, module in unet.named_modules()
-              if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)]
-    chosen: set[str] = set()
-    for wanted in (piece.strip() for piece in filters.split(",")):
-        if not wanted:
-            continue
-        hit = [name for name in layers if wanted in name or wanted in native_name(name)]
-        if not hit:
-            near = ", ".join(_near(wanted, layers))
-            raise CascadeError(f"the LoRA filter '{wanted}' hits no layer",
-                               fix=f"Use a part of a layer's name, such as {near}")
-        chosen.update(hit)
-    return [name for name in layers if name in chosen]
-
-
-def _near(wanted: str, layers: Sequence[str]) -> list[str]:
-    """Up to five names that ``wanted`` may have meant, nearest first."""
-    pieces = {piece for name in layers for piece in (*native_name(name).split("."), native_name(name))
-              if not piece.isdigit()}
-    near = difflib.get_close_matches(wanted, sorted(pieces), n=5, cutoff=0.4)
-    return near or ["attn", "channelwise", "mapper", "kv_mapper"]
+    return hit(layers_of(unet), filters)
 
 
 def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from cascade_train.errors import CascadeError
 from cascade_train.training.feed import TextFeed, TokenFeed
 from cascade_train.training.objectives.adapters import RowEmbedding, adapter_tensors, add_lora
 from cascade_train.training.objectives.base import Group, frozen_part, own_copy, save_memory
@@ -32,7 +31,6 @@ class LoRAObjective(StageCBase):
         target = spec.target
         assert isinstance(target, LoRATarget)
         self.target = target
-        _check(target)
         super().__init__(spec, host)
         modules: dict[str, nn.Module] = {}
         if target.modules.strip():
@@ -96,11 +94,3 @@ def _with_rows(text: nn.Module, target: LoRATarget) -> tuple[nn.Module, list[dic
     embeddings: nn.Module = text.text_model.embeddings  # type: ignore[union-attr, assignment]
     embeddings.token_embedding = RowEmbedding(embeddings.token_embedding, rows, values)  # type: ignore[arg-type]
     return text, [row.settings() for row in rows]
-
-
-def _check(target: LoRATarget) -> None:
-    if not target.modules.strip() and target.tokens is None:
-        raise CascadeError("the LoRA has no layers: its filter is empty",
-                           fix="Use attn, or wire tokens to train alone")
-    if target.modules.strip() and target.rank < 1:
-        raise CascadeError(f"a LoRA of rank {target.rank}", fix="Use 1 or more")
