@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import data, models, sampling, targets, training
+from .checks import hooks
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
@@ -19,8 +20,11 @@ NODES: tuple[type, ...] = tuple(node for topic in _TOPICS for node in topic.NODE
 
 
 def build_mappings(host: Host) -> tuple[dict[str, type], dict[str, str]]:
-    """(classes by id with ``host`` bound, display names by id), as ComfyUI wants them."""
+    """(classes by id with ``host`` and `checks` bound, display names by id), as ComfyUI wants them."""
     classes = {
-        node.ID: type(node.__name__, (node,), {"host": host, "__module__": node.__module__}) for node in NODES
+        node.ID: type(
+            node.__name__, (node,), {"host": host, "__module__": node.__module__, **hooks(node.ID)}
+        )
+        for node in NODES
     }
     return classes, {node.ID: node.DISPLAY_NAME for node in NODES}

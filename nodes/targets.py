@@ -42,8 +42,10 @@ class LoRA(CascadeNode):
         }
 
     def run(self, rank: int, alpha: float, modules: str, kind: str) -> tuple[Any]:
+        from cascade_train.training.filters import pieces
         from cascade_train.training.spec import LoRATarget
 
+        pieces(modules)
         return (LoRATarget(rank=rank, alpha=float(alpha), modules=modules.strip(), kind=kind),)  # type: ignore[arg-type]
 
 

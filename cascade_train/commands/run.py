@@ -162,10 +162,12 @@ def _checked(
 ) -> tuple[dict[str, Any], list[Any]]:
     """The prompt with ``--set`` applied, and what is wrong with the part of it that will run."""
     from cascade_train.graph.overrides import only
+    from cascade_train.graph.refused import refused
     from cascade_train.graph.schema import object_info
     from cascade_train.graph.validate import check
 
     prompt, found = check(workflow, object_info(classes), host, args.settings)
+    found += refused(prompt, classes, {problem.node for problem in found})
     if args.only:
         wanted = only(prompt, args.only)
         found = [problem for problem in found if problem.node in wanted]

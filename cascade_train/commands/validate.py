@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +44,15 @@ def run(args: argparse.Namespace) -> int:
     from cascade_train.commands.schemas import classes_and_schemas
     from cascade_train.errors import CascadeError
     from cascade_train.graph.load import read_workflow
+    from cascade_train.graph.refused import refused
     from cascade_train.graph.validate import check
 
     try:
         workflow = read_workflow(args.file)
         host, classes, info = classes_and_schemas(args)
         prompt, found = check(workflow, info, host, args.settings)
-        if not found and classes:
-            found = refused(prompt, classes)
+        if classes:
+            found += refused(prompt, classes, {problem.node for problem in found})
     except CascadeError as error:
         if not args.json:
             raise
@@ -81,32 +81,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _tell(args.file, prompt, found)
     return 2 if found else 0
-
-
-def refused(prompt: dict[str, Any], classes: Mapping[str, type]) -> list[Any]:
-    """What the classes' own ``VALIDATE_INPUTS`` say against a prompt that fits the schemas."""
-    import asyncio
-
-    from cascade_train.graph.execute_checks import coerced, refusals
-    from cascade_train.graph.execute_classes import Registry
-    from cascade_train.graph.overrides import title_of
-    from cascade_train.graph.problems import Problem
-    from cascade_train.graph.reach import needed
-
-    registry = Registry(classes)
-    checked, _ = coerced(prompt, registry)
-    wanted = needed(prompt, [key for key, node in prompt.items() if registry[node["class_type"]].is_output])
-    return [
-        Problem(
-            what=f"is refused by the node: {one.text}" if one.text else "is refused by the node",
-            node=one.node_id,
-            title=title_of(prompt[one.node_id]),
-            input=one.input or "its input",
-            class_type=prompt[one.node_id]["class_type"],
-            kind="refused",
-        )
-        for one in asyncio.run(refusals(checked, registry, sorted(wanted)))
-    ]
 
 
 def _tell(path: Path, prompt: dict[str, Any], found: list[Any]) -> None:

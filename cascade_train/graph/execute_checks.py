@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,11 +83,17 @@ async def refusals(prompt: Prompt, registry: Registry, node_ids: Iterable[str]) 
         except Exception as error:
             found.append(Refusal(node_id, "", f"its check of the inputs failed: {error}"))
             continue
-        asked = ", ".join(name for name in columns if name != "input_types")
+        asked = [name for name in columns if name != "input_types"]
         for answer in answers:
             if answer is not True and not is_blocker(answer):
-                found.append(Refusal(node_id, asked, "" if answer is False else str(answer)))
+                found.append(Refusal(node_id, *_blamed(asked, "" if answer is False else str(answer))))
     return found
+
+
+def _blamed(asked: Sequence[str], answer: str) -> tuple[str, str]:
+    """The input that an answer ``input: what is wrong`` names (else all that were asked), and the rest."""
+    name, colon, text = answer.partition(": ")
+    return (name, text) if colon and name in asked else (", ".join(asked), answer)
 
 
 def _linked_types(prompt: Prompt, registry: Registry, node: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def problems(
     """
     nodes = {str(key): node for key, node in prompt.items()} if isinstance(prompt, Mapping) else {}
     found = list(_shapes(nodes))
-    nodes = {key: node for key, node in nodes.items() if _is_node(node)}
+    nodes = {key: node for key, node in nodes.items() if is_node(node)}
     unknown = list(_unknown(nodes, object_info, packs or {}))
     outputs = [
         key for key, node in nodes.items() if (object_info.get(node["class_type"]) or {}).get("output_node")
@@ -96,7 +96,8 @@ def problems(
     return found
 
 
-def _is_node(node: Any) -> bool:
+def is_node(node: Any) -> bool:
+    """Whether ``node`` has the shape of a prompt's node."""
     return (
         isinstance(node, Mapping)
         and isinstance(node.get("class_type"), str)
@@ -106,7 +107,7 @@ def _is_node(node: Any) -> bool:
 
 def _shapes(nodes: Mapping[str, Any]) -> Iterator[Problem]:
     for key, node in nodes.items():
-        if not _is_node(node):
+        if not is_node(node):
             yield Problem(
                 node=key,
                 what="this is no node: it needs a text 'class_type' and an object 'inputs'",

@@ -70,11 +70,21 @@ class Folders:
                            fix=f"Looked in {', '.join(str(c) for c in candidates[:3])}")
 
     def resolve_write(self, text: str, what: str = "path") -> Path:
-        """The path under the output folder that ``text`` names; CascadeError when it leaves that folder."""
-        target = (self.output / text.strip()).resolve()
-        if not target.is_relative_to(self.output.resolve()):
+        """The path under the output folder that ``text`` names, with ``/`` or ``\\`` between folders.
+
+        Raises:
+            CascadeError: it leaves that folder, or names no file in it.
+        """
+        name = text.strip().replace("\\", "/")  # a workflow means the same on every system
+        if not name.isprintable():
+            raise CascadeError(f"the {what} {text!r} holds characters that no name can have",
+                               fix="Use letters, digits, - and _")
+        target, root = (self.output / name).resolve(), self.output.resolve()
+        if not target.is_relative_to(root):
             raise CascadeError(f"the {what} '{text}' leaves the output folder", where=str(self.output),
                                fix="Use a name inside it")
+        if target == root or name.endswith("/"):
+            raise CascadeError(f"the {what} '{text}' names a folder", fix="Use the name of a file in it")
         return target
 
 

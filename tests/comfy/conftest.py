@@ -89,6 +89,17 @@ class Server:
             said = error.read().decode(errors="replace")[:2000]
             raise AssertionError(f"{path}: {error.code} {said}") from None
 
+    def refusal(self, prompt: dict[str, Any]) -> dict[str, Any]:
+        """What the server answers to a prompt that it does not queue: ``error`` and ``node_errors``."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/prompt", json.dumps({"prompt": prompt}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=60)
+        assert refused.value.code == 400
+        return json.loads(refused.value.read())
+
     def queue(self, prompt: dict[str, Any], workflow: Any = None) -> Queued:
         """Queue a prompt as the browser does, listening for what the server tells."""
         return Queued(self, prompt, workflow)

@@ -62,6 +62,38 @@ def test_training_shows_progress_and_queueing_again_trains_nothing(server: Any, 
     assert not [m for m in again.of_kind("progress") if m["node"] == run], "nothing was trained"
 
 
+def test_a_mistake_in_a_text_is_shown_at_its_node_when_the_graph_is_queued(server: Any, graph: Any) -> None:
+    tokens = graph.add("CascadeTrainTokens", new_tokens="[concept] = (")
+    lora = graph.add("CascadeLoRATarget", modules="attn; channelwise")
+    folder = graph.add("CascadeImageFolder", path="no/such/folder")
+    run = graph.training(2, seed=14)
+    described = graph.prompt[graph.prompt[run]["inputs"]["run"][0]]["inputs"]
+    described.update(target=[tokens, 0], dataset=[folder, 0])
+    graph.prompt[tokens]["inputs"]["target"] = [lora, 0]
+    export = graph.add("CascadeExportRun", run=[run, 0], filename="../away")
+    answer = server.refusal(graph.prompt)
+    answers = answer["node_errors"].items()
+    told = {key: [error["details"] for error in entry["errors"]] for key, entry in answers}
+    words = {
+        tokens: "new_tokens: '(' is not a regular expression",
+        lora: "modules: 'attn; channelwise' is no part of a layer's name",
+        folder: "path: the picture folder 'no/such/folder' does not exist",
+        export: "filename: the filename '../away' leaves the output folder",
+    }
+    assert not [key for key, text in words.items() if not any(text in line for line in told[key])], told
+
+
+def test_a_word_that_the_models_do_not_have_is_told_before_training(server: Any, graph: Any) -> None:
+    tokens = graph.add("CascadeTrainTokens", new_tokens="[concept] = ^xyzzy</w>$")
+    run = graph.training(2, seed=15)
+    described = graph.prompt[run]["inputs"]["run"][0]
+    graph.prompt[described]["inputs"]["target"] = [tokens, 0]
+    graph.add("PreviewAny", source=[run, 2])
+    end = server.queue(graph.prompt).finished()
+    assert end["type"] == "execution_error" and end["data"]["node_id"] == described
+    assert "'^xyzzy</w>$' (input new_tokens)" in end["data"]["exception_message"]
+
+
 def test_an_interrupted_training_goes_on_where_it_was_and_ends_the_same(
     server: Any, graph: Any, headless: Any, tmp_path: Path
 ) -> None:

@@ -208,7 +208,7 @@ def test_the_reader_of_a_pipe_may_leave_early(workflow: Path) -> None:
 
 
 def test_what_a_class_itself_refuses_is_a_problem_too() -> None:
-    from cascade_train.commands.validate import refused
+    from cascade_train.graph.refused import refused
 
     class Even:
         RETURN_TYPES = ()
@@ -228,5 +228,5 @@ def test_what_a_class_itself_refuses_is_a_problem_too() -> None:
 
     prompt = {str(count): {"class_type": "Even", "inputs": {"count": count}} for count in (2, 3)}
     assert [str(problem) for problem in refused(prompt, {"Even": Even})] == [
-        "Even (id 3): count is refused by the node: 3 is odd."
+        "Even (id 3): count = 3 is refused: 3 is odd."
     ]

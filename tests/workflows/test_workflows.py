@@ -142,15 +142,28 @@ WRONG = {
     ),
     "a token expression that matches nothing": (
         ["Train Tokens (target).new_tokens=[crescent] = ^xyzzy</w>$"],
-        ["Train Steps 1", "no vocabulary entry matches", "'^xyzzy</w>$'"],
+        [
+            "Training Run (#16): no vocabulary entry matches the expression '^xyzzy</w>$' (input new_tokens)",
+            "See Train Tokens (target) (#14): new_tokens = '[crescent] = ^xyzzy</w>$'",
+        ],
     ),
     "a token line that is none": (
         ["Train Tokens (target).new_tokens=crescent"],
-        ["Train Tokens", "does not describe a new token", "[name] = regular expression"],
+        [
+            "Train Tokens (target) (id 14): new_tokens = 'crescent' is refused",
+            "does not describe a new token. Write [name] = regular expression",
+        ],
     ),
     "a LoRA filter that hits no layer": (
         ["LoRA (target).modules=atn"],
-        ["Train Steps 1", "the LoRA filter 'atn' hits no layer", "attn"],
+        [
+            "Training Run (#16): the LoRA filter 'atn' hits no layer (input modules)",
+            "See LoRA (target) (#13): modules = 'atn'",
+        ],
+    ),
+    "a colour that is none": (
+        ["Twenty pictures of a crescent.background=whit"],
+        ["Twenty pictures of a crescent (id 3): background = 'whit' is refused", "#rrggbb"],
     ),
     "a wrong value": (["LoRA (target).rank=0"], ["LoRA (target)", "rank", "0", "1"]),
     "a value that is no choice": (["Optimizer.name=adam"], ["Optimizer", "name", "adam", "adamw"]),
@@ -160,7 +173,7 @@ WRONG = {
     ),
     "a name that leaves the output folder": (
         ["Export the LoRA.filename=../../away"],
-        ["Export the LoRA", "'../../away' leaves the output folder"],
+        ["Export the LoRA (id 32): filename = '../../away'", "leaves the output folder"],
     ),
 }
 

@@ -1,0 +1,112 @@
+"""Mistakes that can be seen in an input alone are told at the node, before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cascade_train_nodes
+import pytest
+from cascade_train_nodes.checks import CHECKS
+
+from cascade_train.errors import CascadeError
+from cascade_train.graph.schema import inputs_of, object_info
+from cascade_train.host.headless import HeadlessHost, headless_folders
+
+
+@pytest.fixture
+def classes(tmp_path: Path) -> dict[str, type]:
+    host = HeadlessHost(headless_folders(tmp_path / "output", tmp_path / "input"), "cpu")
+    return cascade_train_nodes.build_mappings(host)[0]
+
+
+WRONG = [
+    ("CascadeImageFolder", "path", "no/such", "'no/such' does not exist"),
+    ("CascadeImageFolder", "background", "whit", "'whit' is no colour"),
+    ("CascadeWebDataset", "background", "#12", "'#12' is no colour"),
+    ("CascadeWebDataset", "shards", "a{3..1}.tar", "runs backwards"),
+    ("CascadeFilterSamples", "filters", "width >", "width >"),
+    ("CascadeFilterSamples", "filters", "__import__('os')", "__import__"),
+    ("CascadeCaptionOptions", "getter", "title +", "title +"),
+    ("CascadeAspectBuckets", "ratios", "1/1, wide", "'wide' is no aspect ratio"),
+    ("CascadeAspectBuckets", "resolutions", "768", "'768' is no resolution"),
+    ("CascadeLoRATarget", "modules", "attn; channelwise", "'attn; channelwise' is no part of a layer's name"),
+    ("CascadeTrainTokens", "new_tokens", "[a] = (", "'(' is not a regular expression"),
+    ("CascadeTrainTokens", "new_tokens", "concept", "'concept' does not describe a new token"),
+    ("CascadeTrainTokens", "existing_tokens", "*", "'*' is not a regular expression"),
+    ("CascadePrompts", "texts", "# none", "there is no prompt"),
+    ("CascadeExportRun", "filename", "../away", "'../away' leaves the output folder"),
+    ("CascadeExportRun", "filename", "..\\away", "leaves the output folder"),
+    ("CascadeExportRun", "filename", ".", "names a folder"),
+    ("CascadeExportRun", "filename", "a\0b", "characters that no name can have"),
+    ("CascadeLoadPictures", "path", "../..", "outside the folders"),
+]
+
+
+@pytest.mark.parametrize(("node", "name", "value", "words"), WRONG)
+def test_a_wrong_value_is_told_with_the_name_of_its_input(
+    classes: dict[str, type], node: str, name: str, value: str, words: str
+) -> None:
+    answer = classes[node].VALIDATE_INPUTS(**{name: value})  # type: ignore[attr-defined]
+    assert isinstance(answer, str) and answer.startswith(f"{name}: ") and words in answer
+
+
+@pytest.mark.parametrize(
+    ("node", "name", "value", "words"), [case for case in WRONG if case[0] in ("CascadeLoRATarget",
+                                                                             "CascadeTrainTokens",
+                                                                             "CascadePrompts")]
+)
+def test_the_node_itself_refuses_it_too(
+    classes: dict[str, type], node: str, name: str, value: str, words: str
+) -> None:
+    """A value that arrives by wire is known only when the node runs."""
+    cls: Any = classes[node]
+    entries = object_info({node: cls})[node]
+    given = {entry.name: entry.default for entry in inputs_of(entries) if entry.required}
+    with pytest.raises(CascadeError) as told:
+        cls().run(**{**given, name: value})
+    assert words in str(told.value)
+
+
+def test_defaults_are_right_and_wired_inputs_are_left_alone(classes: dict[str, type]) -> None:
+    info = object_info(classes)
+    for node, checks in CHECKS.items():
+        check = classes[node].VALIDATE_INPUTS  # type: ignore[attr-defined]
+        defaults = {entry.name: entry.default for entry in inputs_of(info[node])}
+        for name in checks:
+            assert isinstance(defaults[name], str), f"{node}.{name} is a text"
+            if (node, name) != ("CascadeWebDataset", "shards"):
+                assert check(**{name: defaults[name]}) is True, (node, name)
+        assert check(**dict.fromkeys(checks)) is True and check() is True
+
+
+def test_comfyui_sees_which_inputs_the_hook_takes(classes: dict[str, type]) -> None:
+    """It asks `inspect.getfullargspec`; an input it does not find there it checks itself."""
+    for node, cls in classes.items():
+        hook = getattr(cls, "VALIDATE_INPUTS", None)
+        assert (hook is not None) == (node in CHECKS)
+        if hook is not None:
+            asked = inspect.getfullargspec(hook)
+            assert asked.args == ["cls", *CHECKS[node]] and asked.varkw is None
+
+
+def test_checks_come_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib, cascade_train_nodes\n"
+        "from cascade_train_nodes.checks import CHECKS\n"
+        "from cascade_train.host.headless import HeadlessHost, headless_folders\n"
+        "host = HeadlessHost(headless_folders(pathlib.Path('o')))\n"
+        "classes = cascade_train_nodes.build_mappings(host)[0]\n"
+        "for node, checks in CHECKS.items():\n"
+        "    for name in checks:\n"
+        "        classes[node].VALIDATE_INPUTS(**{name: '[a] = b'})\n"
+        "heavy = {'torch', 'cv2', 'diffusers', 'transformers'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stderr
