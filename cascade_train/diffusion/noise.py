@@ -47,6 +47,13 @@ def normals(seed: int, step: int, indices: Sequence[int], shape: Sequence[int],
     return torch.from_numpy(out)
 
 
+def of_random_size(seed: int, step: int, indices: Sequence[int], shape: Sequence[int], largest: float) -> Tensor:
+    """White noise (len(indices), *shape) of a deviation drawn from [0, ``largest``) for each sample."""
+    sizes = largest * uniforms(seed, step, indices, LATENT_SIZE)
+    white = normals(seed, step, indices, shape, LATENT)
+    return white * sizes.view(-1, *[1] * len(shape))
+
+
 def with_offset(noise: Tensor, seed: int, step: int, indices: Sequence[int], amount: float) -> Tensor:
     """``noise`` (B, C, H, W) plus ``amount`` times a normal number for each (sample, channel).
 

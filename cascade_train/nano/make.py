@@ -2,13 +2,16 @@
 
 Each stage is an ordinary run under ``<output>/cascade/runs``; stopping and calling again continues. Two
 stages train at once in processes of their own, one thread each: on two cores faster than one of two threads.
+A stage that is alone shares its batch among processes, as a run on several GPUs does.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -141,11 +144,18 @@ def train_stage(output: Path, of: Recipe, stage: Stage, folder: Path, tell: Tell
             position, _ = run.train(position, steps, host=host, learning_rate=rate)
 
 
-def _child(output: str, of: Recipe, stage: Stage, folder: str) -> None:
+def _child(output: str, of: Recipe, stage: Stage, folder: str, rank: int, world: int, meeting: str) -> None:
     def tell(line: str) -> None:
-        print(line, flush=True)
+        if rank == 0:
+            print(line, flush=True)
 
     try:
+        if world > 1:
+            from torch import distributed
+
+            # the host reads who it is from what launchers set
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+            distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
         train_stage(Path(output), of, stage, Path(folder), tell)
     except CascadeError as error:
         tell(f"{stage}: {error}")
@@ -162,31 +172,45 @@ def _train_all(output: Path, of: Recipe, stages: tuple[Stage, ...], models: Mode
             train_stage(output, of, stage, folder, tell)
         return
     spawn = multiprocessing.get_context("spawn")
-    running: dict[Stage, Any] = {}
-    waiting = list(stages)
-    failed: dict[Stage, int] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                stage = waiting.pop(0)
-                child = spawn.Process(target=_child, args=(str(output), of, stage, str(folder)), name=stage)
-                child.start()
-                running[stage] = child
-            for stage, child in list(running.items()):
-                child.join(timeout=0.5)
-                if child.exitcode is not None:
-                    del running[stage]
-                    if child.exitcode:
-                        failed[stage] = child.exitcode
-    except KeyboardInterrupt:
-        for child in running.values():  # each has had the same signal and is saving
-            child.join()
-        raise
+    running: list[Any] = []
+    world = min(jobs, of.batch // 2) if len(stages) == 1 else 1
+    failed: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        meeting = (Path(scratch) / "meeting").as_uri()
+        waiting = [(stage, rank) for stage in stages for rank in range(world)]
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    stage, rank = waiting.pop(0)
+                    child = spawn.Process(target=_child, name=stage, args=(
+                        str(output), of, stage, str(folder), rank, world, meeting))
+                    child.start()
+                    running.append(child)
+                for child in list(running):
+                    child.join(timeout=0.5)
+                    if child.exitcode is not None:
+                        running.remove(child)
+                        if child.exitcode:
+                            failed[child.name] = max(failed.get(child.name, 0), child.exitcode)
+                            if world > 1:
+                                _end(running)
+        except KeyboardInterrupt:
+            for child in running:  # each has had the same signal and is saving
+                child.join()
+            raise
     if any(code == 130 for code in failed.values()):
         raise Interrupted("stopped")
     if failed:
         raise CascadeError(f"training of {', '.join(failed)} failed", where=str(output),
                            fix="See above; the same command continues what was trained")
+
+
+def _end(children: list[Any]) -> None:
+    """Let processes whose partner is gone end: by themselves, or else by force; they would wait for ever."""
+    for child in children:
+        child.join(timeout=10)
+        if child.exitcode is None:
+            child.terminate()
 
 
 def _carry_on(before: Path, after: Path, replace: bool = False) -> None:

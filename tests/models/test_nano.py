@@ -29,7 +29,7 @@ def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
     from cascade_train.training import run
 
     host = _host(tmp_path)
-    for stage, folder in (("stage_a", "0"), ("compressor", "0"), ("stage_b", "1"), ("stage_c", "1")):
+    for stage, folder in (("stage_a", "0"), ("compressor", "0"), ("stage_b", "1"), ("stage_c", "2")):
         models = library.models_in(tmp_path / "parts" / "tiny" / folder, name="x")
         position = run.start(run_spec(stage, models, TINY), host)
         position, _ = run.train(position, steps_of(stage, TINY), host=host)
@@ -49,6 +49,21 @@ def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
     again = make(tmp_path, TINY, jobs=1, tell=lines.append)
     assert not [line for line in lines if "steps/s" in line]
     assert library.models_in(again.folder, name="tiny").digest == before
+
+
+def test_two_processes_make_what_one_makes(tmp_path):
+    """Stages side by side, and those that are alone with their batch shared."""
+    from cascade_train.training import run
+
+    losses = {}
+    for jobs in (1, 2):
+        output = tmp_path / str(jobs)
+        make(output, TINY, jobs=jobs, tell=lambda line: None)
+        models = library.models_in(output / "parts" / "tiny" / "2", name="x")
+        host = _host(output)
+        position, _ = run.train(run.start(run_spec("stage_c", models, TINY), host), TINY.steps_c, host=host)
+        losses[jobs] = [row["loss"] for row in run.metrics(position)]
+    assert losses[2] == pytest.approx(losses[1], rel=0.02)
 
 
 def test_recipe_is_whole():

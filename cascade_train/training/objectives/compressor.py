@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from cascade_train.diffusion import noise as random
+from cascade_train.diffusion.noise import of_random_size
 from cascade_train.diffusion.targets import per_sample_mse
 from cascade_train.models.compressor import encode
 from cascade_train.models.stage_a import psnr
@@ -15,8 +15,8 @@ from cascade_train.training.spec import FullTarget
 
 
 class CompressorObjective(PictureObjective):
-    """Squared error of pictures decoded from the latents, under noise where the target asks for it (as Wuerstchen
-    trains its Stage B: Pernias et al. 2023, arXiv:2306.00637, section 3). The decoder is thrown away unless the target asks
+    """Squared error of pictures decoded from the latents, under noise where the target asks for it.
+    The decoder is thrown away unless the target asks
     for ``previewer`` as well."""
 
     trained = ("compressor", "previewer")
@@ -25,20 +25,15 @@ class CompressorObjective(PictureObjective):
     def score(self, batch: MicroBatch) -> Scored:
         pictures = self.pixels.batch(batch.draws, self.device)
         latents = encode(self.modules["compressor"], pictures)
-        decoded = self.modules["previewer"](latents + self._noise(batch, latents))
+        target = self.spec.target
+        assert isinstance(target, FullTarget)
+        if target.latent_noise:
+            noise = of_random_size(batch.seed, batch.step, batch.indices, latents.shape[1:],
+                                   target.latent_noise)
+            latents = latents + noise.to(latents)
+        decoded = self.modules["previewer"](latents)
         wanted = nn.functional.interpolate(pictures, size=decoded.shape[-2:], mode="area")
         loss = per_sample_mse(decoded.float(), wanted)
         with torch.no_grad():
             parts = {"psnr": float(psnr(decoded.float(), wanted).mean())}
         return Scored(loss, loss.detach(), parts=parts)
-
-    def _noise(self, batch: MicroBatch, latents: Tensor) -> Tensor | float:
-        """White noise like ``latents``, of a deviation drawn for each picture."""
-        target = self.spec.target
-        assert isinstance(target, FullTarget)
-        if not target.latent_noise:
-            return 0.0
-        key = batch.seed, batch.step, batch.indices
-        sizes = target.latent_noise * random.uniforms(*key, random.LATENT_SIZE)
-        white = random.normals(*key, latents.shape[1:], random.LATENT)
-        return (white * sizes[:, None, None, None]).to(latents)

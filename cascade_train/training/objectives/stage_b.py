@@ -83,6 +83,10 @@ class StageBObjective(DiffusionObjective):
         rows = []
         for draw, factor, chance in zip(batch.draws, shrink, drop):
             row = self._latent_at(draw, smallest + (1 - smallest) * factor).to(self.device)
+            if self.target.latent_noise:
+                noise = random.of_random_size(batch.seed, batch.step, [draw.index], row.shape,
+                                              self.target.latent_noise)
+                row = row + noise[0].to(row)
             row = nn.functional.interpolate(row[None], size=sides, mode="bilinear", align_corners=True)
             rows.append(row * 0 if chance < CONDITION_DROP else row)
         return torch.cat(rows)
