@@ -173,6 +173,15 @@ class TrainingRun(CascadeNode):
         return (run,), text, None
 
 
+_PREVIEW_EVERY = integer(
+    20,
+    0,
+    1_000_000,
+    "Steps between small pictures on the node: what is drawn now for some captions of the dataset, and the "
+    "loss. They change no result and take at most a twentieth of the time; 0 shows none.",
+)
+
+
 class TrainSteps(CascadeNode):
     ID = "CascadeTrainSteps"
     DISPLAY_NAME = "Train Steps"
@@ -198,15 +207,20 @@ class TrainSteps(CascadeNode):
                 "learning_rate": number(
                     0.0, 0.0, 10.0, 1e-5, "Another rate for this block; 0 keeps the run's own schedule."
                 ),
-            }
+            },
+            "optional": {"preview_every": _PREVIEW_EVERY},
         }
 
-    def run(self, run: Any, steps: int, learning_rate: float) -> tuple[Any, Any, float]:
+    def run(
+        self, run: Any, steps: int, learning_rate: float, preview_every: int = 20
+    ) -> tuple[Any, Any, float]:
         from cascade_train.sampling.blocks import train_block
 
-        return train_block(run, steps, learning_rate or None, self.host)
+        return train_block(run, steps, learning_rate or None, self.host, preview_every)
 
-    def planned(self, run: Any, steps: int, learning_rate: float) -> tuple[tuple[Any, Any, Any], str, bool]:
+    def planned(
+        self, run: Any, steps: int, learning_rate: float, preview_every: int = 20
+    ) -> tuple[tuple[Any, Any, Any], str, bool]:
         from cascade_train.training.plan import planned_block
 
         later, text, there = planned_block(run, steps, learning_rate or None)
@@ -233,16 +247,20 @@ class TrainAndValidate(CascadeNode):
                 "learning_rate": number(
                     0.0, 0.0, 10.0, 1e-5, "Another rate for these steps; 0 keeps the run's own schedule."
                 ),
-            }
+            },
+            "optional": {"preview_every": _PREVIEW_EVERY},
         }
 
-    def run(self, run: Any, prompts: Any, total: int, every: int, learning_rate: float) -> tuple[Any, Any]:
+    def run(
+        self, run: Any, prompts: Any, total: int, every: int, learning_rate: float, preview_every: int = 20
+    ) -> tuple[Any, Any]:
         from cascade_train.sampling.blocks import train_and_validate
 
-        return train_and_validate(run, prompts, total, every, learning_rate or None, self.host)
+        rate = learning_rate or None
+        return train_and_validate(run, prompts, total, every, rate, self.host, preview_every)
 
     def planned(
-        self, run: Any, prompts: Any, total: int, every: int, learning_rate: float
+        self, run: Any, prompts: Any, total: int, every: int, learning_rate: float, preview_every: int = 20
     ) -> tuple[tuple[Any, Any], str, bool]:
         from cascade_train.training.plan import planned_block
 

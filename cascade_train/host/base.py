@@ -117,6 +117,11 @@ class Host(Protocol):
         """
         ...
 
+    @property
+    def previews(self) -> bool:
+        """Whether anyone sees the pictures that are given to `progress`."""
+        ...
+
     def check_interrupt(self) -> None:
         """Raise the host's own interrupt exception when the person asked to stop; else return."""
         ...

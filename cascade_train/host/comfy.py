@@ -24,6 +24,8 @@ TEXT_INTERVAL = 0.25
 class ComfyHost:
     """What nodes ask of ComfyUI. Its modules are imported when first asked for, never at start."""
 
+    previews = True
+
     def __init__(self) -> None:
         self._warned: set[str] = set()
         self._shown = 0.0

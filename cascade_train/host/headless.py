@@ -79,13 +79,15 @@ def headless_folders(
 
 
 class HeadlessHost:
-    """What nodes ask of a command line.
+    """What nodes ask of a command line. Nobody sees its previews, so none need be drawn.
 
     Args:
         folders: see `headless_folders`.
         device: ``auto`` (CUDA, else Apple's MPS, else CPU) or a torch device name.
         sink: shows progress and warnings.
     """
+
+    previews = False
 
     def __init__(self, folders: Folders, device: str = "auto", sink: ProgressSink | None = None) -> None:
         self._folders = folders

@@ -17,26 +17,41 @@ from cascade_train.sampling.plot import loss_plot
 from cascade_train.sampling.progress import told
 from cascade_train.sampling.spec import Prompts
 from cascade_train.sampling.validation import draw_prompts, validation_grid
+from cascade_train.sampling.watch import Watch
 from cascade_train.training import run as runs
 from cascade_train.training.apply import apply_trained
-from cascade_train.training.spec import LoRATarget, Position
+from cascade_train.training.spec import Position
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
 def train_block(
-    position: Position, steps: int, learning_rate: float | None, host: Host
+    position: Position, steps: int, learning_rate: float | None, host: Host, preview_every: int = 0
 ) -> tuple[Position, Tensor, float]:
-    """Train ``steps`` more; the later position, the loss plot (1, H, W, 3) and the last loss."""
+    """Train ``steps`` more; the later position, the loss plot (1, H, W, 3) and the last loss.
+
+    Every ``preview_every`` steps (0: never) the host is shown a small picture.
+    """
     later, metrics = runs.train(
-        position, steps, host=host, learning_rate=learning_rate, preview=_preview(position)
+        position,
+        steps,
+        host=host,
+        learning_rate=learning_rate,
+        preview=Watch(host),
+        preview_every=preview_every,
     )
     return later, to_tensor(loss_plot(metrics.rows)), metrics.last_loss
 
 
 def train_and_validate(
-    position: Position, prompts: Prompts, total: int, every: int, learning_rate: float | None, host: Host
+    position: Position,
+    prompts: Prompts,
+    total: int,
+    every: int,
+    learning_rate: float | None,
+    host: Host,
+    preview_every: int = 0,
 ) -> tuple[Position, Tensor]:
     """Train ``total`` steps in blocks of ``every`` and draw ``prompts`` before, between and after them.
 
@@ -46,11 +61,17 @@ def train_and_validate(
     if every < 1 or total < 1:
         raise CascadeError(f"{total} steps in blocks of {every}", fix="Use 1 or more for both")
     grids = [validate(prompts, host, run=position)[0]]
+    watch = Watch(host)
     done = 0
     while done < total:
         steps = min(every, total - done)
         position, _ = runs.train(
-            position, steps, host=host, learning_rate=learning_rate, preview=_preview(position)
+            position,
+            steps,
+            host=host,
+            learning_rate=learning_rate,
+            preview=watch,
+            preview_every=preview_every,
         )
         done += steps
         grids.append(validate(prompts, host, run=position)[0])
@@ -119,13 +140,6 @@ def default_name(position: Position) -> str:
     """A file name (without ending) for what ``position`` holds: its label, its step, its own short name."""
     label = "".join(c if c.isalnum() or c in "-_" else "-" for c in position.spec.label).strip("-") or "run"
     return f"{label}-{position.step:06d}-{position.name[:8]}"
-
-
-def _preview(position: Position) -> runs.Preview | None:
-    """Shows the loss while training. Not with full weights: previews are given a copy of what is trained."""
-    if not isinstance(position.spec.target, LoRATarget):
-        return None
-    return lambda _state, here: loss_plot(runs.metrics(here))
 
 
 def _provenance(position: Position) -> dict[str, str]:

@@ -106,6 +106,28 @@ def sample_stage_c(
     )
 
 
+def sample_network(
+    network: Any,
+    condition: Conditioning,
+    negative: Conditioning,
+    *,
+    seeds: Sequence[int],
+    size: tuple[int, int],
+    settings: SamplerSettings = STAGE_C,
+) -> Tensor:
+    """`sample_stage_c` from noise, in one batch, with a Stage C of one's own, such as one in training.
+
+    Conditions are on its device and have a row for each seed.
+    """
+    noise = batch_noise(seeds, 0, (network.config.in_channels, *size), STAGE_C_NOISE)
+    device = condition.pooled.device
+    levels = sampling_logsnrs(settings.steps, settings.shift).to(device)
+    denoise = _guided_network(network, settings, _inputs(network, condition), _inputs(network, negative))
+    return sample(
+        denoise, noise.to(device), levels, seeds, sampler=settings.sampler, stream=STAGE_C_NOISE
+    ).cpu()
+
+
 def decode_stage_b(
     models: ModelsSpec,
     latents: Tensor,

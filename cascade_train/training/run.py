@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,20 +18,14 @@ from cascade_train.files import write_json
 from cascade_train.host.base import Host
 from cascade_train.training import checkpoints, lock, retention
 from cascade_train.training.distributed import agreed, check_interrupt, wait
+from cascade_train.training.look import Look, Preview, Previews
 from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics
 from cascade_train.training.precheck import check
 from cascade_train.training.spec import Block, Position, RunSpec
 from cascade_train.training.trained import TrainedState, load_trained
 from cascade_train.training.trainer import Trainer
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-Preview = Callable[[TrainedState, Position], "Image.Image | None"]
-"""Draws a small picture of how a run is doing; called now and then while it trains."""
-
 SAVE_SECONDS = 60.0
-PREVIEW_SECONDS = 30.0
 PROGRESS_SECONDS = 0.25
 
 _live: dict[str, Trainer] = {}
@@ -51,7 +45,8 @@ def start(spec: RunSpec, host: Host) -> Position:
 
 
 def train(position: Position, steps: int, *, host: Host, learning_rate: float | None = None,
-          preview: Preview | None = None, save_seconds: float = SAVE_SECONDS) -> tuple[Position, Metrics]:
+          preview: Preview | None = None, preview_every: int = 0,
+          save_seconds: float = SAVE_SECONDS) -> tuple[Position, Metrics]:
     """Train ``steps`` optimizer updates on from ``position``.
 
     When the later position is on disk, returns at once. Else continues from the newest checkpoint on the way
@@ -61,7 +56,7 @@ def train(position: Position, steps: int, *, host: Host, learning_rate: float | 
         position: where to go on from.
         steps: number of updates, ≥ 0.
         learning_rate: the rate of this block; None follows the run's schedule.
-        preview: draws a picture of the state now and then.
+        preview, preview_every: draws a picture every so many steps, as `look.Previews` does; 0 draws none.
 
     Raises:
         CascadeError: another process trains this run; the data, the models or the disk fail; the loss is not
@@ -83,7 +78,7 @@ def train(position: Position, steps: int, *, host: Host, learning_rate: float | 
             _own_random_state(host), _repeatable(host):
         trainer = _at_newest(goal, host)
         _warn_past_schedule(goal, host)
-        _train_to(goal, trainer, host, preview, save_seconds)
+        _train_to(goal, trainer, host, Previews(preview, preview_every, host), save_seconds)
         _live[goal.name] = trainer
         wait(host)  # the others read what rank 0 has written
     return goal, read_metrics(goal)
@@ -141,11 +136,11 @@ def _at_newest(goal: Position, host: Host) -> Trainer:
     return fresh
 
 
-def _train_to(goal: Position, trainer: Trainer, host: Host, preview: Preview | None,
+def _train_to(goal: Position, trainer: Trainer, host: Host, previews: Previews,
               save_seconds: float) -> None:
     """Advance ``trainer`` to ``goal``, saving on the way, at the end and on any exception."""
     first, began = trainer.step, time.monotonic()
-    last_saved = last_shown = last_preview = began
+    last_saved = last_shown = began
     log: MetricsFile | None = None
     try:
         while trainer.step < goal.step:
@@ -161,9 +156,10 @@ def _train_to(goal: Position, trainer: Trainer, host: Host, preview: Preview | N
             if log is not None:
                 log.append({**row, "seconds": round(now - before, 4)})
             picture = None
-            if preview is not None and host.rank == 0 and now - last_preview > PREVIEW_SECONDS:
-                picture = _preview(preview, trainer, goal)
-                last_preview = time.monotonic()
+            if previews.due(trainer.step):
+                if log is not None:
+                    log.flush()
+                picture = previews.drawn(trainer, here)
             done = trainer.step == goal.step
             due = now - last_shown > PROGRESS_SECONDS or picture is not None
             if due or done or trainer.step == first + 1:
@@ -205,13 +201,6 @@ def _save_quietly(goal: Position, trainer: Trainer, host: Host, began: float) ->
         _save(goal, trainer, "timed", host, began)
     except CascadeError as error:
         host.warn(str(error))
-
-
-def _preview(preview: Preview, trainer: Trainer, goal: Position) -> Image.Image | None:
-    kind, tensors, settings = trainer.trained()
-    state = TrainedState(kind, {name: value.detach().cpu() for name, value in tensors.items()}, settings)
-    with torch.no_grad():
-        return preview(state, checkpoints.truncated(goal, trainer.step))
 
 
 def _own_random_state(host: Host) -> Any:
@@ -302,5 +291,5 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-__all__ = ["Metrics", "Preview", "checkpoint_of", "duration", "metrics", "release", "start", "train",
+__all__ = ["Look", "Metrics", "Preview", "checkpoint_of", "duration", "metrics", "release", "start", "train",
            "trained"]

@@ -123,6 +123,11 @@ class Trainer:
         limit = self.spec.optimizer.clip_norm or math.inf
         return float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), limit))
 
+    def coming_captions(self) -> list[str]:
+        """The different captions of this process's samples of the next step, if they have been drawn."""
+        draws = [draw for batch in self._drawn[1] for draw in batch.draws]
+        return list(dict.fromkeys(self.objective.dataset.caption(draw) for draw in draws))
+
     def state(self) -> dict[str, Tensor]:
         """Everything that a resume needs, by name."""
         out: dict[str, Tensor] = {f"parameter/{name}": value for name, value in self.parameters.items()}

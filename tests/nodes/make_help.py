@@ -90,7 +90,11 @@ Memory: lower `batch_size` or raise `accumulation`, which changes no result beyo
 Blocks may follow each other, branch, and be looked at in any order. 100 + 100 steps are the same as \
 200. Changing a block trains that block and those after it again, from exactly the state before it.
 
-Interrupting saves first; queue again to go on.""",
+Interrupting saves first; queue again to go on.
+
+While it trains the node shows small pictures, drawn with the weights of the moment from always the same \
+noise for up to four captions of the dataset, and the loss under them. They need the previewer; full-size \
+models without its file show the loss alone.""",
     "CascadeTrainAndValidate": """\
 The same as a chain of *Train Steps* and *Validate*, without the boxes.""",
     "CascadeValidate": """\

@@ -13,6 +13,7 @@ from cascade_train.errors import CascadeError, Interrupted
 from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.sampling import Prompts, blocks
+from cascade_train.training import look
 from cascade_train.training import run as runs
 from cascade_train.training.spec import LoRATarget, OptimizerSpec, Position, RunSpec, TokenSpec
 
@@ -86,15 +87,29 @@ def test_strength_fades_what_was_learned(start: Position, host: HeadlessHost) ->
     assert (pictures(0.1) - plain).abs().mean() < (pictures(1.0) - plain).abs().mean()
 
 
-def test_the_loss_is_shown_while_training(
+def test_pictures_and_loss_are_shown_while_training(
     start: Position, host: HeadlessHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "PREVIEW_SECONDS", 0.0)
-    blocks.train_block(start, 3, None, host)
+    """Four captions as Stage C draws them now above the plot; both change, and the result does not."""
+    import numpy as np
+
+    monkeypatch.setattr(look, "SHARE", float("inf"))
     watched = host.sink
     assert isinstance(watched, Watched)
-    assert watched.pictures and watched.pictures[-1].size == (640, 360)
+    unseen, *_ = blocks.train_block(start, 4, None, host, preview_every=2)
+    assert not watched.pictures, "a command line shows none, so none is drawn"
     assert any("loss" in text for text in watched.texts)
+
+    runs.release()
+    other = HeadlessHost(headless_folders(host.folders.output.parent / "seen"), "cpu", watched)
+    other.previews = True
+    seen, *_ = blocks.train_block(runs.start(start.spec, other), 4, None, other, preview_every=2)
+    first, second = (np.asarray(picture) for picture in watched.pictures)
+    height = first.shape[0] - 288
+    assert first.shape[1:] == (512, 3) and height in (512, 256), "a square for each caption of the batch"
+    assert (first[:height] != second[:height]).any() and (first[height:] != second[height:]).any()
+    for name, value in runs.trained(unseen).tensors.items():
+        assert torch.equal(value, runs.trained(seen).tensors[name]), name
 
 
 def test_a_stop_while_drawing_stops(start: Position, host: HeadlessHost) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from cascade_train.errors import CascadeError
 from cascade_train.models.spec import ModelsSpec
-from cascade_train.training import run
+from cascade_train.training import look, run
 from cascade_train.training.apply import apply_trained
 
 
@@ -69,7 +71,7 @@ def test_looking_at_a_run_between_blocks_changes_nothing(
 
     from cascade_train.models import library
 
-    def look(position: run.Position) -> None:
+    def use(position: run.Position) -> None:
         torch.manual_seed(1)
         torch.rand(3)
         applied = apply_trained(position.spec.models, position)
@@ -85,7 +87,7 @@ def test_looking_at_a_run_between_blocks_changes_nothing(
         for block in range(3):
             position, _ = run.train(position, 1, host=host)
             if block in looks:
-                look(position)
+                use(position)
         fingerprints.add(studio.fingerprint(position))
     assert len(fingerprints) == 1
 
@@ -163,19 +165,76 @@ def test_progress_tells_step_loss_and_time_left(
     assert run.duration(59.6) == "1 min 00 s" and run.duration(7500) == "2 h 05 min"
 
 
-def test_a_preview_is_drawn_from_the_state_of_the_moment(
-    studio: ModuleType, models: ModelsSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def seen_host(studio: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A host whose previews somebody sees, and which has all the time in the world for them."""
+    monkeypatch.setattr(look, "SHARE", float("inf"))
+    host = studio.CountingHost(tmp_path / "seen")
+    host.previews = True
+    return host
+
+
+@pytest.mark.parametrize("kind", ["lora", "stage_c", "stage_a"])
+def test_looking_in_the_middle_of_a_block_changes_no_bit(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path, seen_host: Any, kind: str
 ) -> None:
-    monkeypatch.setattr(run, "PREVIEW_SECONDS", 0.0)
-    seen = []
-    host = studio.CountingHost(tmp_path)
-    run.train(
-        run.start(studio.spec("lora", models), host),
-        2,
-        host=host,
-        preview=lambda state, position: seen.append((state.kind, position.step)),
-    )
-    assert seen == [("lora", 1), ("lora", 2)]
+    """With dropout, running statistics and an optimizer's moments; the look runs the networks itself."""
+    import torch
+
+    seen: list[tuple[int, bool]] = []
+
+    def draw(here: run.Look) -> None:
+        torch.rand(3)
+        seen.append((here.position.step, here.stage_c is not None))
+        if here.stage_c is not None and here.text is not None:
+            assert not any(module.training for module in here.stage_c.modules()) and here.captions
+            states = here.text(list(here.captions))
+            count = len(here.captions)
+            here.stage_c(sample=torch.zeros(count, 16, 8, 8), timestep_ratio=torch.ones(count),
+                         clip_text_pooled=states.pooled, clip_text=states.hidden,
+                         clip_img=torch.zeros(count, 1, here.stage_c.config.clip_image_in_channels))
+
+    watched, _ = run.train(run.start(studio.spec(kind, models), seen_host), 3, host=seen_host,
+                           preview=draw, preview_every=1)
+    assert seen == [(step, kind != "stage_a") for step in (1, 2, 3)]
+    run.release()
+    host = studio.CountingHost(tmp_path / "not seen")
+    alone, _ = run.train(run.start(studio.spec(kind, models), host), 3, host=host, preview=draw,
+                         preview_every=1)
+    assert len(seen) == 3, "nobody sees it, so nothing is drawn"
+    assert studio.fingerprint(watched) == studio.fingerprint(alone)
+
+
+def test_a_picture_that_fails_is_told_once_and_training_goes_on(
+    studio: ModuleType, models: ModelsSpec, seen_host: Any
+) -> None:
+    def draw(here: run.Look) -> None:
+        raise RuntimeError("out of memory")
+
+    later, _ = run.train(run.start(studio.spec("lora", models), seen_host), 3, host=seen_host, preview=draw,
+                         preview_every=1)
+    assert later.step == 3 and len(seen_host.sink.warnings) == 1
+    assert "out of memory" in seen_host.sink.warnings[0]
+
+
+def test_pictures_take_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch, seen_host: Any) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(look, "SHARE", 0.05)
+    monkeypatch.setattr(look.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(look, "looked", lambda trainer, position: contextlib.nullcontext(position))
+
+    def draw(position: Any) -> None:
+        clock[0] += 2.0
+
+    previews = look.Previews(draw, 10, seen_host)
+    drawn = 0
+    for step in range(1, 1001):
+        clock[0] += 0.1
+        if previews.due(step):
+            assert step % 10 == 0
+            previews.drawn(None, step)  # type: ignore[arg-type]
+            drawn += 1
+    assert 0.03 < 2.0 * drawn / clock[0] <= 0.051
 
 
 @pytest.mark.parametrize(

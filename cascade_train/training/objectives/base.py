@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from cascade_train.training.spec import FullTarget, RunSpec
 if TYPE_CHECKING:
     from cascade_train.data.dataset import Draw, OpenDataset
     from cascade_train.host.base import Host
+    from cascade_train.models.text import TextStates
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,10 @@ class Objective(ABC):
 
     def ahead(self, draws: Sequence[Draw]) -> None:  # noqa: B027
         """Told what the next step will draw, so that loading can begin."""
+
+    def shown(self) -> tuple[nn.Module | None, Callable[[list[str]], TextStates] | None]:
+        """Stage C as it is now, and what makes text states for it; (None, None) where it is not trained."""
+        return None, None
 
     def after_step(self, raw: Tensor, log_snr: Tensor | None) -> None:  # noqa: B027
         """Told the unweighted losses and logSNRs of the whole global batch once a step, in order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,6 +66,9 @@ class StageCBase(DiffusionObjective):
 
     def text(self, captions: list[str]) -> TextStates:
         raise NotImplementedError
+
+    def shown(self) -> tuple[nn.Module | None, Callable[[list[str]], TextStates] | None]:
+        return self.unet, self.text
 
     def ahead(self, draws: Sequence[Draw]) -> None:
         self.latents.ahead(draws)
