@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-TIME, NOISE, CAPTION_DROP, IMAGE_DROP, DROPOUT, CONDITION, OFFSET, PYRAMID, RESIZE, LATENT, LATENT_SIZE = range(
-    1, 12)
+(TIME, NOISE, CAPTION_DROP, IMAGE_DROP, DROPOUT, CONDITION, OFFSET, PYRAMID, RESIZE, LATENT,
+ LATENT_SIZE) = range(1, 12)
 """Streams: what a number is for. Append only: a stream's number is part of every run's result."""
 
 _MASK = (1 << 64) - 1
@@ -47,7 +47,8 @@ def normals(seed: int, step: int, indices: Sequence[int], shape: Sequence[int],
     return torch.from_numpy(out)
 
 
-def of_random_size(seed: int, step: int, indices: Sequence[int], shape: Sequence[int], largest: float) -> Tensor:
+def of_random_size(seed: int, step: int, indices: Sequence[int], shape: Sequence[int],
+                   largest: float) -> Tensor:
     """White noise (len(indices), *shape) of a deviation drawn from [0, ``largest``) for each sample."""
     sizes = largest * uniforms(seed, step, indices, LATENT_SIZE)
     white = normals(seed, step, indices, shape, LATENT)

@@ -52,9 +52,9 @@ class FullTarget:
     pyramid_noise: bool = True
     """Stage B: train under the reference's pyramid noise; else under the white noise that sampling adds."""
     latent_noise: float = 0.0
-    """Compressor and Stage B: decode from semantic latents under white noise of a deviation drawn from [0, this)
-    for each picture, so that they say what matters loudly, and small errors of Stage C stay small (Wuerstchen
-    trains its Stage B so: Pernias et al. 2023, arXiv:2306.00637, section 3)."""
+    """Compressor and Stage B: decode from semantic latents under white noise of a deviation drawn from
+    [0, this) for each picture, so that they say what matters loudly, and small errors of Stage C stay small.
+    Wuerstchen trains its Stage B so (Pernias et al. 2023, arXiv:2306.00637, section 3)."""
 
 
 Target = Union[LoRATarget, FullTarget]  # noqa: UP007

@@ -78,3 +78,13 @@ def test_offset_noise_moves_whole_channels() -> None:
     moved = noise.with_offset(plain, 1, 2, [0, 1], 0.1) - plain
     assert moved.flatten(2).std(dim=2).max() < 1e-6 and moved.mean(dim=(2, 3)).unique().numel() == 6
     assert noise.with_offset(plain, 1, 2, [0, 1], 0.0) is plain
+
+
+def test_noise_of_random_size_is_uniform_in_deviation_and_belongs_to_its_sample() -> None:
+    rows = noise.of_random_size(7, 3, range(400), (16, 8, 8), 0.5)
+    deviations = rows.flatten(1).std(dim=1)
+    assert torch.equal(rows[17:18], noise.of_random_size(7, 3, [17], (16, 8, 8), 0.5))
+    # quantiles of U(0, 0.5)
+    wanted = torch.tensor([0.05, 0.125, 0.25, 0.375, 0.45])
+    assert torch.allclose(deviations.quantile(wanted * 2), wanted, atol=0.04)
+    assert deviations.max() < 0.53

@@ -179,3 +179,20 @@ def test_pictures_in_a_folder_are_trained_on(studio: ModuleType, models: ModelsS
 
         shutil.rmtree(same.folder)
     assert list((other.folders.cache / "latents").rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("kind", ["compressor", "stage_b"])
+def test_latent_noise_is_heard_and_belongs_to_the_step(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path, kind: str
+) -> None:
+    """A little changes a little, much changes more, and drawing again changes nothing."""
+    host = studio.CountingHost(tmp_path)
+    losses = []
+    for amount in (0.0, 1e-3, 2.0):
+        spec = studio.spec(kind, models, batch_size=4, target=FullTarget(kind, latent_noise=amount))  # type: ignore[arg-type]
+        trainer = Trainer(spec, host)
+        (batch,) = trainer._micro_batches(0)
+        losses.append(trainer._micro(batch).raw)
+        assert torch.equal(Trainer(spec, host)._micro(batch).raw, losses[-1])
+    clean, little, much = losses
+    assert 0 < float((little - clean).abs().max()) < 0.1 * float((much - clean).abs().max())
