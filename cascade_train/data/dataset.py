@@ -15,7 +15,7 @@ from cascade_train.data import captions as caption_rules
 from cascade_train.data.buckets import Bucket
 from cascade_train.data.index import shown
 from cascade_train.data.order import Order, mix, raw, unit
-from cascade_train.data.pixels import BadImage, cover_size, crop_corner, fit
+from cascade_train.data.pixels import BadImage, cover_size, crop_corner, fit, reducer
 from cascade_train.data.probe import Entry
 from cascade_train.data.readers import WorldReader
 from cascade_train.data.report import Report, Tally
@@ -27,7 +27,7 @@ from cascade_train.errors import CascadeError
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
 
-FORMAT = 1
+FORMAT = 2
 """Part of every cache key; grows when the same file comes out as other pixels."""
 
 _CENTRE = (0.5, 0.5)
@@ -156,7 +156,7 @@ class OpenDataset:
         spec = self.dataset.buckets
         content = [type(part.reader).__name__, entry.name, entry.size, entry.crc, time]
         window = [*self.view(draw)[1:], spec.crop if self.crop_is_fixed else ""]
-        return digest([FORMAT, content, window, spec.resize, spec.max_side, spec.downsample,
+        return digest([FORMAT, reducer(), content, window, spec.resize, spec.max_side, spec.downsample,
                        list(self.dataset.background)])
 
     def caption_spec(self, sample: int) -> CaptionSpec:

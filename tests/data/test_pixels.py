@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +38,29 @@ def test_reducing_is_within_two_of_an_exact_area_filter(size: tuple[int, int]) -
     out = area_resize(pixels, *size)
     assert out.shape == (size[1], size[0], 3)
     assert np.abs(out - exact_area(pixels, *size)).mean() < 2.0
+
+
+def test_machines_without_torchs_quick_code_reduce_equally_well(tmp_path: Path) -> None:
+    """The other way to reduce, in a process whose torch was told that the processor has no AVX."""
+    pixels = np.asarray(photo(391, 293, 3))
+    np.save(tmp_path / "in.npy", pixels)
+    code = (
+        "import sys, numpy as np; from cascade_train.data import pixels as p; print(p.reducer()); "
+        "np.save(sys.argv[2], p.area_resize(np.load(sys.argv[1]), 211, 157))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "in.npy"), str(tmp_path / "out.npy")],
+        env={**os.environ, "ATEN_CPU_CAPABILITY": "default"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "opencv"
+    there, here = np.load(tmp_path / "out.npy"), area_resize(pixels, 211, 157)
+    exact = exact_area(pixels, 211, 157)
+    for out in (there, here):
+        assert out.shape == exact.shape and np.abs(out - exact).mean() < 1.0
+    assert np.abs(there.astype(int) - here).mean() < 1.0
 
 
 @pytest.mark.parametrize("need", [(200, 150), (100, 75), (50, 40)])
