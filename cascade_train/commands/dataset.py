@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                               "count samples, buckets, captions, and what cannot be used and why")
     look.add_argument("path", metavar="PATH",
                       help="a folder of pictures, a tar, a folder of tars, a range such as "
-                           "set/{000..031}.tar, a .yml list")
+                           "set/{000..031}.tar, a .yml list, or a URL (s3://, gs://, hf://, https://)")
     look.add_argument("--filter", action="append", default=[], metavar="EXPRESSION",
                       help="leave out samples that do not pass, such as 'width >= 512' (repeatable)")
     look.add_argument("--captions", default="beside", metavar="FROM",
@@ -48,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       help="also look for equal, or nearly equal, pictures")
     look.add_argument("--decode", action="store_true",
                       help="decode every picture, which finds damage in the middle of files")
+    look.add_argument("--limit", type=int, default=10_000, metavar="N",
+                      help="of remote shards, which are copied to be read, look at the first N samples "
+                           "(default 10000; 0: at all)")
     look.add_argument("--preview", type=Path, metavar="FILE", help="save a grid of cropped pictures")
     look.add_argument("--flat", action="store_true", help="do not look into the folders inside")
     box = actions.add_parser("pack", help="write the pictures of a folder, with captions and metadata, to "
@@ -112,9 +115,6 @@ def _inspect(args: argparse.Namespace) -> int:
         dataset = tars_dataset(path, shuffle=1, host=host)
     else:
         dataset = folder_dataset(path, recursive=not args.flat, host=host)
-    if dataset.streamed:
-        raise CascadeError("remote shards cannot be inspected without copying them all", where=args.path,
-                           fix="Copy some to this machine and inspect those")
     ratios = tuple(item.strip() for item in args.ratios.split(",") if item.strip()) or REFERENCE_RATIOS
     for ratio in ratios:
         parse_ratio(ratio)
@@ -125,14 +125,17 @@ def _inspect(args: argparse.Namespace) -> int:
     multiple, side = (8, 64) if args.nano else (32, 768)
     host.sink.warn = lambda text: None  # the report says it all
     opened = open_dataset(dataset, multiple=multiple, native_side=side, host=host, strict=False)
-    report = _decoded(opened, host.progress) if args.decode else opened.report
+    report = _report(opened, args, host.progress)
     host.sink._clear()
     notes = opened.notes(args.batch_size) if report.samples else ()
     if args.preview and report.samples:
         from cascade_train.data.preview import preview
 
+        if dataset.streamed:  # a stream stops at a sample without caption
+            spec = replace(dataset.captions, fallback="empty")
+            opened = open_dataset(dataset.with_captions(spec), multiple=multiple, native_side=side, host=host)
         args.preview.parent.mkdir(parents=True, exist_ok=True)
-        preview(opened, 24).save(args.preview)
+        preview(opened, min(24, report.samples)).save(args.preview)
     print(report.text())
     for note in notes:
         print(f"note: {note}")
@@ -140,6 +143,19 @@ def _inspect(args: argparse.Namespace) -> int:
         print(json.dumps({"path": args.path, **report.data(), "notes": list(notes),
                           "digest": dataset.digest}, ensure_ascii=False))
     return 0
+
+
+def _report(opened: Any, args: argparse.Namespace, tell: Callable[[int, int, str], None]) -> Report:
+    if opened.dataset.streamed:
+        from cascade_train.data.survey import survey
+
+        report = survey(opened, most=max(0, args.limit), decoded=args.decode, tell=tell)
+        if args.duplicates != "keep":
+            note = "duplicates are not looked for in remote shards"
+            report = replace(report, warnings=(*report.warnings, note))
+        return report
+    found: Report = _decoded(opened, tell) if args.decode else opened.report
+    return found
 
 
 def _decoded(opened: OpenDataset, tell: Callable[[int, int, str], None]) -> Report:

@@ -99,7 +99,7 @@ class Report:
 
     def text(self) -> str:
         """The report as lines for a person."""
-        if self.streamed:
+        if self.streamed and not (self.samples or self.bad or self.dropped):
             lines = ["streamed samples: their number is not known before they are read"]
         else:
             repeated = f", {self.epoch} an epoch with repeats" if self.epoch != self.samples else ""

@@ -8,30 +8,23 @@ end, not where batches do, and a shard that changes or fails changes what comes 
 
 from __future__ import annotations
 
-import io
-import json
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from cascade_train.data import captions as caption_rules
 from cascade_train.data.buckets import Bucket, Buckets
 from cascade_train.data.dataset import Draw, Loaded, draws_of, needed
 from cascade_train.data.expressions import Expression
-from cascade_train.data.folder import as_json
+from cascade_train.data.held import Held, LeftOut, held
+from cascade_train.data.index import shown
 from cascade_train.data.order import mix, permutation
-from cascade_train.data.pixels import EXTENSIONS, BadImage, decode, fit
-from cascade_train.data.probe import Entry, probe
+from cascade_train.data.pixels import BadImage, decode, fit
 from cascade_train.data.report import Count, Report, Tally
-from cascade_train.data.select import rejected
 from cascade_train.data.shards import ShardCache, samples_in
 from cascade_train.data.spec import CaptionSpec, Dataset, StreamSource
-from cascade_train.data.tars import Group
 from cascade_train.errors import CascadeError
 
 if TYPE_CHECKING:
@@ -42,16 +35,6 @@ SAID = ("streamed from remote shards: a step is reached by replaying the stream,
 
 _KEPT_BATCHES = 16
 _TOLD = 10
-
-
-@dataclass(frozen=True)
-class _Held:
-    """A sample that was read and not decoded."""
-
-    entry: Entry
-    data: bytes
-    captions: tuple[str, ...]
-    bucket: int
 
 
 class OpenStream:
@@ -75,8 +58,8 @@ class OpenStream:
         self._at: tuple[int, int] | None = None
         self._next = 0
         self._batches: OrderedDict[int, list[int]] = OrderedDict()
-        self._held: dict[int, _Held] = {}
-        self._flow: Iterator[list[tuple[int, _Held]]] = iter(())
+        self._held: dict[int, Held] = {}
+        self._flow: Iterator[list[tuple[int, Held]]] = iter(())
 
     def __len__(self) -> int:
         return 0
@@ -104,25 +87,25 @@ class OpenStream:
             bucket = self.buckets[self._held[numbers[0]].bucket]
         return draws_of(numbers, bucket.width, bucket.height, self.dataset.buckets, seed, step)
 
-    def _batched(self, seed: int, batch_size: int) -> Iterator[list[tuple[int, _Held]]]:
-        waiting: dict[int, list[tuple[int, _Held]]] = {}
-        for number, held in enumerate(self._shuffled(seed)):
-            batch = waiting.setdefault(held.bucket, [])
-            batch.append((number, held))
+    def _batched(self, seed: int, batch_size: int) -> Iterator[list[tuple[int, Held]]]:
+        waiting: dict[int, list[tuple[int, Held]]] = {}
+        for number, sample in enumerate(self._shuffled(seed)):
+            batch = waiting.setdefault(sample.bucket, [])
+            batch.append((number, sample))
             if len(batch) == batch_size:
-                yield waiting.pop(held.bucket)
+                yield waiting.pop(sample.bucket)
 
-    def _shuffled(self, seed: int) -> Iterator[_Held]:
-        buffer: list[_Held] = []
+    def _shuffled(self, seed: int) -> Iterator[Held]:
+        buffer: list[Held] = []
         size = max(1, self._source.shuffle)
-        for number, held in enumerate(self._epochs(seed)):
-            buffer.append(held)
+        for number, sample in enumerate(self._epochs(seed)):
+            buffer.append(sample)
             if len(buffer) >= size:
                 at = mix(mix(seed + 0x51) ^ number) % len(buffer)
                 buffer[at], buffer[-1] = buffer[-1], buffer[at]
                 yield buffer.pop()
 
-    def _epochs(self, seed: int) -> Iterator[_Held]:
+    def _epochs(self, seed: int) -> Iterator[Held]:
         shards = self._source.shards
         epoch = 0
         while True:
@@ -138,68 +121,61 @@ class OpenStream:
                     continue
                 if order:
                     self._shards.begin(shards[order[0]])
-                for held in self._samples(path, url):
+                for sample in self._samples(path, url):
                     seen += 1
-                    yield held
+                    yield sample
             if not seen:
                 none = failed == len(shards)
                 what = "no shard can be fetched" if none else "no sample is left in the shards"
                 raise CascadeError(what, where=shards[0], fix=self._left_out() or None)
             epoch += 1
 
-    def _samples(self, path: Path, url: str) -> Iterator[_Held]:
+    def _samples(self, path: Path, url: str) -> Iterator[Held]:
         def trouble(error: Exception) -> bool:
             self._note("shard is cut off or damaged", f"{url} ({type(error).__name__})")
             return False
 
         for sample in samples_in(path, url, trouble):
-            held = self._take(sample)
-            if held is not None:
+            taken = self._take(sample)
+            if taken is not None:
                 self._good += 1
-                yield held
+                yield taken
 
-    def _take(self, sample: dict[str, Any]) -> _Held | None:
-        key = str(sample["__key__"])
-        group = Group()
-        picture: tuple[str, bytes] | None = None
-        for ending, data in sample.items():
-            if ending.startswith("__") or not isinstance(data, bytes):
+    def once(self, trouble: Callable[[str, str], None]) -> Iterator[Held | LeftOut]:
+        """Every sample of every shard once, in the order they are named, those that are not used too.
+
+        ``trouble`` is told (reason, name) of what goes wrong with a whole shard.
+        """
+        def damaged(error: Exception) -> bool:
+            trouble("shard is cut off or damaged", f"{url} ({type(error).__name__})")
+            return False
+
+        for url in self._source.shards:
+            try:
+                path = self._shards.get(url)
+            except OSError as error:
+                trouble("shard cannot be fetched", f"{url} ({error})")
                 continue
-            if ending.rpartition(".")[2] in EXTENSIONS:
-                if picture is None or ending in EXTENSIONS:
-                    picture = ending, data
-            elif ending.rpartition(".")[2] in ("txt", "caption", "json", "text", "tags", "cap"):
-                group.say("." + ending, data)
-        if picture is None:
-            self._note("no picture in this sample", key)
-            return None
-        seen = probe(io.BytesIO(picture[1]), len(picture[1]))
-        if group.bad or seen.bad:
-            self._note(group.bad or seen.bad, key)
-            return None
-        entry = Entry(f"{key}.{picture[0]}", size=len(picture[1]), crc=seen.crc, width=seen.width,
-                      height=seen.height, texts=json.dumps(group.texts), meta=as_json(group.meta))
-        reason = rejected(entry, self._filters) if self._filters else ""
-        if reason:
-            self._dropped.add(reason, key)
-            return None
-        bucket = int(self._rule.assign(np.array([entry.width]), np.array([entry.height]),
-                                       np.array([mix(entry.crc)], dtype=np.uint64))[0])
-        if bucket < 0 or bucket >= len(self.buckets):
-            self._dropped.add("too small", key)
-            return None
+            for sample in samples_in(path, url, damaged):
+                try:
+                    yield held(sample, self._leaf.captions, self._filters, self._rule, len(self.buckets))
+                except LeftOut as left:
+                    yield left
+
+    def _take(self, sample: dict[str, Any]) -> Held | None:
         try:
-            captions = caption_rules.captions_of(self._leaf.captions, entry.name, group.texts, group.meta)
-        except CascadeError:
-            raise
-        except Exception as error:  # whatever the person's expression does with this sample's values
-            self._note(f"caption expression: {error}", key)
+            return held(sample, self._leaf.captions, self._filters, self._rule, len(self.buckets))
+        except LeftOut as left:
+            if left.kind == "without caption":
+                raise CascadeError(f"the sample {left.name} has no caption",
+                                   where=str(sample.get("__url__", "")),
+                                   fix="Name the metadata field that holds it, or choose a fallback in "
+                                       "Caption Options") from None
+            if left.kind == "dropped":
+                self._dropped.add(left.reason, left.name)
+            else:
+                self._note(left.reason, left.name)
             return None
-        if captions is None:
-            raise CascadeError(f"the sample {key} has no caption", where=str(sample.get("__url__", "")),
-                               fix="Name the metadata field that holds it, or choose a fallback in Caption "
-                                   "Options")
-        return _Held(entry, picture[1], captions, bucket)
 
     def _note(self, reason: str, name: str) -> None:
         self._bad.add(reason, name)
@@ -225,7 +201,7 @@ class OpenStream:
         return self._leaf.captions
 
     def key(self, sample: int) -> str:
-        return self._held[sample].entry.name
+        return shown(self._held[sample].entry.name)
 
     def captions(self, sample: int) -> tuple[str, ...]:
         return self._held[sample].captions
@@ -240,16 +216,16 @@ class OpenStream:
             batch = next((numbers for numbers in self._batches.values() if draw.sample in numbers), [])
             tried = [self._held[number] for number in (draw.sample, *(n for n in batch if n != draw.sample))]
         spec, background = self.dataset.buckets, self.dataset.background
-        for held in tried:
-            need = needed(held.entry.width, held.entry.height, draw, spec)
+        for sample in tried:
+            need = needed(sample.entry.width, sample.entry.height, draw, spec)
             try:
-                pixels = decode(held.data, background, need)
+                pixels = decode(sample.data, background, need)
             except BadImage as error:
-                self._note(str(error), held.entry.name)
+                self._note(str(error), shown(sample.entry.name))
                 continue
             if need and spec.resize == "none":
                 pixels = fit(pixels, *need, resize="stretch")
             pixels = fit(pixels, draw.width, draw.height, draw.crop, spec.resize, background)
-            caption = caption_rules.pick(self._leaf.captions, held.captions, draw.caption)
-            return Loaded(pixels, caption, held.entry.name)
+            caption = caption_rules.pick(self._leaf.captions, sample.captions, draw.caption)
+            return Loaded(pixels, caption, shown(sample.entry.name))
         raise CascadeError("no sample of this batch can be read")

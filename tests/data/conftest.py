@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import io
 import json
 import tarfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -82,3 +85,36 @@ def make_tar(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return make
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """The URL of a real HTTP server of the files in tmp_path."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            return
+
+    serving = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Handler, directory=str(tmp_path))
+    )
+    thread = threading.Thread(target=serving.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{serving.server_address[1]}"
+    serving.shutdown()
+    serving.server_close()
+
+
+@pytest.fixture
+def shards(make_tar: Callable[..., Path]) -> list[Path]:
+    """Three tars, a.tar to c.tar, of twelve samples each."""
+    return [
+        make_tar(
+            [
+                (f"{shard}{n:03}", encoded(photo(80, 72 + 8 * (n % 3), n)), f"{shard} {n}", {"n": n})
+                for n in range(12)
+            ],
+            f"{shard}.tar",
+        )
+        for shard in "abc"
+    ]

@@ -101,6 +101,29 @@ def test_pack_and_inspect_the_shards(make_folder: MakeFolder, tmp_path: Path) ->
     assert "exists already" in call(tmp_path, "dataset", "pack", root, "set/out.tar", ok=False).stderr
 
 
+def test_remote_shards_are_streamed_and_told_of(server: str, shards: list[Path], tmp_path: Path) -> None:
+    half = shards[2].read_bytes()
+    shards[2].write_bytes(half[: len(half) // 2 + 100])
+    done = call(
+        tmp_path,
+        *("dataset", "inspect", f"{server}/{{a,b,c,gone}}.tar", "--nano", "--json"),
+        *("--filter", "n != 3", "--preview", "grid.png", "--decode"),
+    )
+    told = last(done)
+    assert told["streamed"] and 26 <= told["samples"] < 33 and told["dropped"] in (2, 3)
+    assert {item["reason"] for item in told["bad_files"]} == {
+        "shard cannot be fetched",
+        "shard is cut off or damaged",
+    }
+    assert sum(bucket["samples"] for bucket in told["buckets"]) == told["samples"]
+    assert "gone.tar" in done.stdout
+    assert (tmp_path / "grid.png").is_file()
+    some = last(call(tmp_path, "dataset", "inspect", f"{server}/a.tar", "--limit", "5", "--json", "--nano"))
+    assert some["samples"] == 5 and any("only the first 5 samples" in text for text in some["warnings"])
+    said = call(tmp_path, "dataset", "inspect", f"{server}/gone.tar", "--json", ok=False)
+    assert "gone.tar" in last(said)["error"] and "Traceback" not in said.stderr
+
+
 def test_cache_ls_and_prune(make_folder: MakeFolder, tmp_path: Path) -> None:
     root = make_folder([(96, 64)] * 2)
     call(tmp_path, "dataset", "inspect", root)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import subprocess
 import sys
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,38 +12,6 @@ import pytest
 from cascade_train.data.dataset import open_dataset
 from cascade_train.data.spec import BucketSpec, Dataset, StreamSource, WeightedSource
 from cascade_train.errors import CascadeError
-
-from .conftest import encoded, photo
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            return
-
-    serving = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Handler, directory=str(tmp_path))
-    )
-    thread = threading.Thread(target=serving.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{serving.server_address[1]}"
-    serving.shutdown()
-    serving.server_close()
-
-
-@pytest.fixture
-def shards(make_tar: Callable[..., Path]) -> list[Path]:
-    return [
-        make_tar(
-            [
-                (f"{shard}{n:03}", encoded(photo(80, 72 + 8 * (n % 3), n)), f"{shard} {n}", {"n": n})
-                for n in range(12)
-            ],
-            f"{shard}.tar",
-        )
-        for shard in "abc"
-    ]
 
 
 def stream(urls: list[str], tmp_path: Path, cache: str = "cache", **settings: object) -> object:
