@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import os
+import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,13 +132,54 @@ def test_only_the_first_ten_are_named(
     assert count.count == 15 and len(count.names) == 10
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read(make_folder: Callable[..., Path], opened: Opened) -> None:
-    root = make_folder([(64, 64)] * 4)
-    (root / "0001.png").chmod(0)
-    (root / "0002.txt").chmod(0)
-    found = reasons(opened(root))
-    assert found == {"may not be read": ("0001.png",), ".txt may not be read": ("0002.png",)}
+AS_NOBODY = """
+import json, os, sys
+from pathlib import Path
+from cascade_train.data.dataset import open_dataset
+from cascade_train.data.readers import folder_source
+from cascade_train.data.spec import Dataset, WeightedSource
+
+def found(root, cache):
+    source = folder_source(root, True, cache / "index")
+    opened = open_dataset(Dataset((WeightedSource(source),)), multiple=8, native_side=64, cache=cache)
+    opened.load(opened.draws(0, 0, 1)[0])
+    return {count.reason: count.names for count in opened.report.bad}
+
+place = Path(sys.argv[1])
+found(place / "open", place / "first")  # all is imported before the libraries' folder may be closed too
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+print(json.dumps(found(place / "closed", place / "second")))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="chmod hides no file on Windows")
+def test_what_may_not_be_read() -> None:
+    """In a process of its own, which becomes nobody where root, who may read everything, runs the tests."""
+    with tempfile.TemporaryDirectory() as name:  # another user could not enter tmp_path
+        place = Path(name)
+        for folder, count in (("open", 1), ("closed", 8), ("closed/locked", 1)):
+            (place / folder).mkdir()
+            for n in range(count):
+                photo(64, 64, n).save(place / folder / f"{n:04}.png")
+                (place / folder / f"{n:04}.txt").write_text(f"picture {n}")
+        (place / "second").mkdir()
+        for path in (place, *place.rglob("*")):
+            path.chmod(0o777 if path.is_dir() else 0o644)
+        hidden = [place / "closed" / name for name in ("0001.png", "0002.txt", "locked")]
+        for path in hidden:
+            path.chmod(0)
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(place)], capture_output=True, text=True, timeout=50
+        )
+        hidden[-1].chmod(0o700)  # so that it can be removed
+        assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "may not be read": ["0001.png", "locked"],
+        ".txt may not be read": ["0002.png"],
+    }
 
 
 def test_empty_and_missing_folders_say_what_was_looked_for(tmp_path: Path, opened: Opened) -> None:
