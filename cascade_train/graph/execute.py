@@ -40,7 +40,8 @@ def run_prompt(
         classes: node classes by id.
         host: asked for an interrupt between nodes.
         extra_pnginfo: what saved pictures carry beside the prompt; ``{"workflow": …}`` opens in ComfyUI.
-        cache: results of earlier runs in this process; updated.
+        cache: results of earlier runs in this process; updated. Without one, results are let go as soon as no
+            node can need them any more.
         listener: called in this thread with every event.
 
     Raises:
@@ -66,7 +67,7 @@ async def run_prompt_async(
     ready = await prepared(prompt, classes, only)
     needed = needed_nodes(ready.live, ready.registry, ready.roots)
     with _inference_mode([ready.registry[ready.live.get_node(n)["class_type"]].cls for n in needed]):
-        run = Run(ready.live, ready.registry, host, cache or ResultCache(), extra_pnginfo, listener)
+        run = Run(ready.live, ready.registry, host, cache, extra_pnginfo, listener)
         return await run.execute(ready.roots, needed)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +28,7 @@ from cascade_train.graph.execute_inputs import (
     settled,
 )
 from cascade_train.graph.execute_order import Schedule
+from cascade_train.graph.execute_release import Holds
 from cascade_train.graph.execute_report import Event, NodeReport, Report, State, plain
 from cascade_train.graph.typed import typed_in
 from cascade_train.host.base import Host
@@ -62,12 +63,15 @@ class Run:
     """One execution of a prompt."""
 
     def __init__(
-        self, live: LiveGraph, registry: Registry, host: Host, cache: ResultCache,
+        self, live: LiveGraph, registry: Registry, host: Host, cache: ResultCache | None,
         extra_pnginfo: Mapping[str, Any] | None, listener: Listener,
     ) -> None:
-        self.live, self.registry, self.host, self.cache = live, registry, host, cache
+        """Without a ``cache`` each result is let go as soon as no node can need it any more."""
+        self.live, self.registry, self.host = live, registry, host
+        self.cache = cache or ResultCache()
+        self.holds = Holds() if cache is None else None
         self.extra_pnginfo, self.listen = extra_pnginfo, listener
-        self.keys = Keys(live, registry, cache)
+        self.keys = Keys(live, registry, self.cache)
         self.order = Schedule(live, self.facts, self.has_result)
         self.report = Report()
         self.unfinished: dict[str, _Unfinished] = {}
@@ -95,6 +99,7 @@ class Run:
         await self.keys.add(self.live.original)
         self.cache.start(self.keys.all(), [(n, self.facts(n).class_type) for n in self.live.original])
         self._warnings()
+        self._hold(needed)
         self.order.measure([n for n in needed if self.facts(n).is_output] + list(roots))
         self.listen(Event("start", None, {"nodes": len(needed), "outputs": list(roots)}))
         cached = [node_id for node_id in needed if self.has_result(node_id)]
@@ -138,8 +143,7 @@ class Run:
         """Run a node as far as it goes now: to its result, its error, or something it has to wait for."""
         real = self.live.get_real_node_id(node_id)
         if self.has_result(node_id):
-            self.order.done(node_id)
-            self._finish(node_id)
+            self._done(node_id)
             return
         token = _current.set(real)
         began = time.perf_counter()
@@ -159,8 +163,7 @@ class Run:
             _current.reset(token)
         self.seconds[real] = self.seconds.get(real, 0.0) + time.perf_counter() - began
         if done:
-            self.order.done(node_id)
-            self._finish(node_id)
+            self._done(node_id)
         else:
             self.order.put_back(node_id)
 
@@ -236,6 +239,7 @@ class Run:
                 raise CascadeError(f"it adds a node of the unknown class '{node.get('class_type')}'")
             self.live.add_ephemeral_node(node_id, node, parent, node.get("override_display_id", parent))
         await self.keys.add(made)
+        self._hold(made)
         real = self.live.get_real_node_id(parent)
         self.cache.expanded((real, self.facts(real).class_type), [self.keys[n] for n in made],
                             first=real not in self.expanded)
@@ -249,6 +253,8 @@ class Run:
                     if not self.live.has_node(value[0]):
                         raise CascadeError(f"its result is linked to node #{value[0]}, which does not exist")
                     self.order.wait_for(parent, value[0])
+                    if self.holds is not None:
+                        self.holds.add(parent, [self.keys[value[0]]])
 
     def _resolved(self, row: Returned) -> tuple[Any, ...]:
         """A call's values with links into its expansion replaced by what those nodes gave."""
@@ -275,6 +281,24 @@ class Run:
             self.messages[real] = blocker.message
             return ExecutionBlocker(None)
         return blocker
+
+    def _done(self, node_id: str) -> None:
+        """A node has its result."""
+        self.order.done(node_id)
+        self._finish(node_id)
+        self._let_go(node_id)
+
+    def _hold(self, node_ids: Iterable[str]) -> None:
+        """Keep what these nodes give and take until they have ended."""
+        if self.holds is not None:
+            for node_id in node_ids:
+                sources = [source for _, source, _ in self.live.links(node_id)]
+                keys = [self.keys.all().get(each) for each in (node_id, *sources)]
+                self.holds.add(node_id, [key for key in keys if key is not None])
+
+    def _let_go(self, node_id: str) -> None:
+        for key in self.holds.drop(node_id) if self.holds is not None else ():
+            self.cache.results.pop(key, None)
 
     def _finish(self, node_id: str) -> None:
         """Note that a node of the file has its result (nodes of expansions are not reported)."""
@@ -310,6 +334,7 @@ class Run:
         dependants = self.order.fail(node_id)
         for gone in (node_id, *dependants):
             self.unfinished.pop(gone, None)
+            self._let_go(gone)
         if real not in self.ended:
             text += inner + _advice(error) + typed_in(self.live, node_id, error)
             self._end(real, "failed", error=text, trace=trace)

@@ -34,6 +34,68 @@ def test_another_literal_runs_the_node_and_all_after_it(bench: Any, cache: Resul
     assert bench.calls == [("Add", 1, 5), ("Show", 6)]
 
 
+def long_chain(bench: Any, length: int) -> dict[str, Any]:
+    """A chain of large results, each shown, and the first one wanted once more by the last."""
+    prompt = {"0": bench.node("Large", size=0)}
+    for number in range(1, length + 1):
+        source = ["0", 0] if number == length else [str(number - 1), 0]
+        prompt[str(number)] = bench.node("Large", size=number, before=source)
+        prompt[f"show {number}"] = bench.node("Count", what=[str(number), 0])
+    return prompt
+
+
+def test_results_that_nobody_needs_any_more_are_let_go(bench: Any, cache: ResultCache) -> None:
+    """At most the newest, the one before and the one that is still wanted are alive; with a cache all are."""
+    import gc
+    import weakref
+
+    class Block:
+        pass
+
+    alive: weakref.WeakSet[Block] = weakref.WeakSet()
+    most = []
+
+    class Large:
+        RETURN_TYPES = ("*",)
+        FUNCTION = "run"
+        USES_TORCH = False
+
+        @classmethod
+        def INPUT_TYPES(cls) -> dict[str, Any]:
+            return {"required": {"size": ("INT", {})}, "optional": {"before": ("*", {})}}
+
+        def run(self, size: int, before: Any = None) -> tuple[Block]:
+            bench.calls.append(("Large", size))
+            block = Block()
+            alive.add(block)
+            gc.collect()
+            most.append(len(alive))
+            return (block,)
+
+    class Count:
+        RETURN_TYPES = ()
+        FUNCTION = "run"
+        OUTPUT_NODE = True
+        USES_TORCH = False
+
+        @classmethod
+        def INPUT_TYPES(cls) -> dict[str, Any]:
+            return {"required": {"what": ("*", {})}}
+
+        def run(self, what: Any) -> tuple[()]:
+            assert isinstance(what, Block), "it is there when it is needed"
+            return ()
+
+    bench.add(Large)
+    bench.add(Count)
+    report = bench.run(long_chain(bench, 12))
+    assert report.ok and len([call for call in bench.calls if call[0] == "Large"]) == 13
+    assert max(most) <= 3, most
+    most.clear()
+    assert bench.run(long_chain(bench, 12), cache=cache).ok and max(most) == 13
+    assert bench.run(long_chain(bench, 12), cache=cache).ok and bench.calls == []
+
+
 def test_ids_and_titles_do_not_matter(bench: Any, cache: ResultCache) -> None:
     bench.run(chain(bench), cache=cache)
     moved = {"a": bench.node("Value", "other", value=1), "b": bench.node("Add", a=["a", 0], b=1),
