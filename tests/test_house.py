@@ -14,7 +14,7 @@ PACKAGE = ROOT / "cascade_train"
 
 # A room may import rooms of its own floor and of floors below it, never of a floor above.
 FLOOR = {
-    "errors": 0, "digest": 0, "files": 0, "host": 0,
+    "errors": 0, "digest": 0, "files": 0, "words": 0, "host": 0,
     "diffusion": 1,
     "models": 2, "data": 2, "control": 2, "formats": 2,
     "training": 3, "sampling": 3,

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from cascade_train.graph.execute_report import Event, NodeReport, Report
 from cascade_train.graph.problems import one_line
 from cascade_train.host.base import Folders
+from cascade_train.words import duration
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -39,15 +40,8 @@ class Display(Protocol):
 
 
 def span(seconds: float) -> str:
-    """A duration as people write it: ``0.4 s``, ``41 s``, ``3 min 05 s``, ``2 h 10 min``."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    """`duration`, with tenths of a second where they tell something: ``0.4 s``, ``3 min 05 s``."""
+    return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
 
 
 class Silent:

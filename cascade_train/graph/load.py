@@ -44,7 +44,8 @@ def read_workflow(path: str | Path) -> dict[str, Any]:
         reason = getattr(error, "strerror", None) or str(error)
         raise CascadeError(f"the file cannot be read: {reason}", where=where) from None
     if data.startswith(PNG_MAGIC):
-        return _carried(dict(_png_texts(data, where)), where)
+        texts, cut = _png_texts(data, where)
+        return _carried(texts, where, cut)
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return _carried(dict(_webp_texts(data, where)), where)
     try:
@@ -141,10 +142,14 @@ def is_api(value: Any) -> bool:
     )
 
 
-def _carried(texts: dict[str, str], where: str) -> dict[str, Any]:
+def _carried(texts: dict[str, str], where: str, cut: bool = False) -> dict[str, Any]:
+    """The workflow, else the prompt, among a picture's ``texts``; ``cut`` says that its end is missing."""
     for key in ("workflow", "prompt"):
         if key in texts:
             return workflow_in(parse_json(texts[key], f"{where}, text '{key}'"), where)
+    if cut:
+        raise CascadeError("the picture is cut off, and no workflow stands in what is left", where=where,
+                           fix="Copy or download it again")
     raise CascadeError(
         "this picture carries no workflow",
         where=where,
@@ -152,25 +157,28 @@ def _carried(texts: dict[str, str], where: str) -> dict[str, Any]:
     )
 
 
-def _png_texts(data: bytes, where: str) -> Iterator[tuple[str, str]]:
-    """Keyword and text of every text chunk (PNG specification, 11.3.3); a damaged tail ends the walk."""
+def _png_texts(data: bytes, where: str) -> tuple[dict[str, str], bool]:
+    """The text chunks of a PNG by keyword (PNG specification, 11.3.3), and whether its end is missing."""
+    texts: dict[str, str] = {}
     at = len(PNG_MAGIC)
     while at + 8 <= len(data):
         length, kind = struct.unpack(">I4s", data[at : at + 8])
         body = data[at + 8 : at + 8 + length]
-        if len(body) < length or kind == b"IEND":
-            return
+        if kind == b"IEND":
+            return texts, False
+        if len(body) < length:
+            break
         at += 12 + length
         keyword, _, rest = body.partition(b"\0")
         key = keyword.decode("latin-1").lower()
         if kind == b"tEXt":
-            yield key, _text(rest, where)
+            texts[key] = _text(rest, where)
         elif kind == b"zTXt" and rest[:1] == b"\0":
-            yield key, _text(_unpack(rest[1:], where), where)
+            texts[key] = _text(_unpack(rest[1:], where), where)
         elif kind == b"iTXt" and len(rest) >= 2:
-            packed = rest[0] == 1
             text = rest[2:].split(b"\0", 2)[-1]
-            yield key, _text(_unpack(text, where) if packed else text, where)
+            texts[key] = _text(_unpack(text, where) if rest[0] == 1 else text, where)
+    return texts, True
 
 
 def _unpack(data: bytes, where: str) -> bytes:

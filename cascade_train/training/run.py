@@ -24,6 +24,7 @@ from cascade_train.training.precheck import check
 from cascade_train.training.spec import Block, Position, RunSpec
 from cascade_train.training.trained import TrainedState, load_trained
 from cascade_train.training.trainer import Trainer
+from cascade_train.words import duration
 
 SAVE_SECONDS = 60.0
 PROGRESS_SECONDS = 0.25
@@ -281,15 +282,5 @@ def _warn_past_schedule(goal: Position, host: Host) -> None:
                   f"the steps from there to {goal.step} change nothing")
 
 
-def duration(seconds: float) -> str:
-    """``seconds`` for people: ``45 s``, ``3 min 20 s``, ``2 h 05 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-__all__ = ["Look", "Metrics", "Preview", "checkpoint_of", "duration", "metrics", "release", "start", "train",
+__all__ = ["Look", "Metrics", "Preview", "checkpoint_of", "metrics", "release", "start", "train",
            "trained"]

@@ -43,6 +43,21 @@ def test_a_workflow_reads_only_what_was_allowed(tmp_path: Path) -> None:
             closed.resolve_read(place)
 
 
+def test_a_workflow_writes_under_the_output_folder_alone_and_alike_on_every_system(tmp_path: Path) -> None:
+    folders = headless_folders(tmp_path / "out")
+    assert folders.resolve_write("loras\\mine") == folders.resolve_write("loras/mine")
+    assert folders.resolve_write("loras\\mine") == (tmp_path / "out" / "loras" / "mine").resolve()
+    for name in ("..\\away", "a/../../away", str(tmp_path / "away")):
+        with pytest.raises(CascadeError, match="leaves the output folder"):
+            folders.resolve_write(name)
+    for name in (".", "a/..", "folder/", "folder\\"):
+        with pytest.raises(CascadeError, match="names a folder"):
+            folders.resolve_write(name)
+    for name in ("a\0b", "a\nb"):
+        with pytest.raises(CascadeError, match="characters that no name can have"):
+            folders.resolve_write(name)
+
+
 def test_the_device_asked_for_must_be_there(tmp_path: Path) -> None:
     folders = headless_folders(tmp_path)
     assert HeadlessHost(folders, "cpu").device == "cpu"

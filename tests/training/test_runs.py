@@ -162,7 +162,6 @@ def test_progress_tells_step_loss_and_time_left(
     run.train(run.start(studio.spec("lora", models), host), 3, host=host)
     last = host.sink.texts[-1]
     assert host.sink.steps[-1] == 3 and last.startswith("step 3/3 · loss ") and last.endswith("0 s left")
-    assert run.duration(59.6) == "1 min 00 s" and run.duration(7500) == "2 h 05 min"
 
 
 @pytest.fixture

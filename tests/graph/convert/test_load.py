@@ -69,6 +69,21 @@ def test_a_picture_without_a_workflow_says_so(tmp_path: Path) -> None:
             read_workflow(tmp_path / name)
 
 
+def test_a_picture_that_was_cut_off_says_so_where_the_workflow_is_lost(tmp_path: Path) -> None:
+    info = PngImagePlugin.PngInfo()
+    info.add_text("workflow", json.dumps(UI))
+    noise = Image.effect_noise((64, 64), 80)
+    noise.save(tmp_path / "whole.png", pnginfo=info)
+    whole = (tmp_path / "whole.png").read_bytes()
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(whole[: len(whole) * 3 // 4])
+    assert read_workflow(cut) == UI, "the workflow comes before the picture"
+    for length in (40, 60):
+        cut.write_bytes(whole[:length])
+        with pytest.raises(CascadeError, match="is cut off"):
+            read_workflow(cut)
+
+
 DAMAGED: dict[str, bytes] = {
     "empty": b"",
     "binary": bytes(range(256)) * 10,
