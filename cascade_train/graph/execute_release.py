@@ -14,7 +14,7 @@ class Holds:
         self._held: dict[str, set[int]] = {}
 
     def add(self, node_id: str, keys: Iterable[int]) -> None:
-        """``node_id`` has yet to end, and ``keys`` are wanted till then: its own, and of all that feeds it."""
+        """``node_id`` has yet to end; till then ``keys`` are wanted, its own and of all that feeds it."""
         held = self._held.setdefault(node_id, set())
         new = set(keys) - held
         held |= new
