@@ -46,6 +46,39 @@ def _options(url: str) -> dict[str, Any]:
     return {}
 
 
+def _words(error: Exception) -> str:
+    """Why a file system of fsspec gave nothing."""
+    if isinstance(error, FileNotFoundError):
+        return "it does not exist"
+    return str(error) or type(error).__name__
+
+
+def _unusable(url: str, error: ImportError) -> CascadeError:
+    return CascadeError(f"{url.partition(':')[0]}:// needs a library: {error}",
+                        fix="pip install 'cascade-train[remote]', or the library that is named")
+
+
+def matching(pattern: str) -> list[str]:
+    """The URLs that match a URL with ``*`` in it, in the order of their names.
+
+    Raises:
+        CascadeError: there is none, the place cannot be listed, or a library is missing.
+    """
+    import fsspec
+
+    try:
+        system, path = fsspec.url_to_fs(pattern, **_options(pattern))
+        names = sorted(str(name) for name in system.glob(path))
+    except ImportError as error:
+        raise _unusable(pattern, error) from error
+    except Exception as error:  # whatever a file system of fsspec raises
+        raise CascadeError(f"'{pattern}' cannot be looked up", where=_words(error),
+                           fix="Name the shards, for instance as a range {0000..0031}") from error
+    if not names:
+        raise CascadeError(f"'{pattern}' matches no file", fix="See that the bucket and the names are right")
+    return [str(system.unstrip_protocol(name)) for name in names]
+
+
 class _Copy:
     """One shard on its way to this machine, in a thread that never keeps the program from ending."""
 
@@ -124,10 +157,9 @@ class ShardCache:
             if copy.stalled:
                 raise OSError(f"no bytes for {STALL_SECONDS} seconds")
         if copy is not None and isinstance(copy.error, ImportError):
-            raise CascadeError(f"{url.partition(':')[0]}:// needs a library: {copy.error}",
-                               fix="pip install 'cascade-train[remote]', or the library that is named")
+            raise _unusable(url, copy.error)
         if copy is not None and copy.error is not None:
-            raise OSError(str(copy.error) or type(copy.error).__name__)
+            raise OSError(_words(copy.error))
         os.utime(path)
         self._make_room(path)
         return path

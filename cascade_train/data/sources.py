@@ -70,8 +70,9 @@ def tars_dataset(text: str, *, shuffle: int, host: Host) -> Dataset:
         raise CascadeError("local and remote shards cannot be mixed", where=f"{local[0].name}, {remote[0]}",
                            fix="Copy the remote ones to this machine, or leave the local ones out")
     if remote:
-        from cascade_train.data.shards import require_fsspec
+        from cascade_train.data.shards import matching, require_fsspec
         require_fsspec()
+        remote = [url for shard in remote for url in (matching(shard) if "*" in shard else [shard])]
         host.warn("remote shards are streamed: the order of samples depends on what came before, so a "
                   "resumed run replays the stream up to its step, and epochs are not exact")
         return Dataset((WeightedSource(StreamSource(tuple(remote), shuffle)),))
