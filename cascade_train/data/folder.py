@@ -28,18 +28,18 @@ NAME_FIELDS = ("file_name", "filename", "file", "path", "image", "image_path", "
 """Columns of a metadata table that may name the picture, in order of preference."""
 
 _TEXT_LIMIT = 1 << 20
-_CHUNK = 512
+_CHUNK, _PART = 512, 32
+"""Pictures looked at between two reports of progress, and by one thread at a time."""
 
 Tell = Callable[[int, int, str], None]
 """Progress: done, total (0 when unknown), a short line."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Found:
-    """One file of a listing."""
+    """One file of a listing; ``name`` is its path in the folder that is listed."""
 
     name: str
-    path: str
     size: int
     mtime: int
 
@@ -78,7 +78,7 @@ def _walk(folder: str, prefix: str, recursive: bool, seen: set[str]) -> Iterator
                         folders.append((entry.name, entry.path))
                         continue
                     status = entry.stat()
-                    files.append(Found(prefix + entry.name, entry.path, status.st_size, status.st_mtime_ns))
+                    files.append(Found(prefix + entry.name, status.st_size, status.st_mtime_ns))
                 except OSError:
                     listing.unreadable.append(prefix + entry.name)
     except OSError:
@@ -196,12 +196,14 @@ class _Builder:
         tables: dict[str, dict[str, Any]] = {}
         with ThreadPoolExecutor(min(8, (os.cpu_count() or 1) + 1)) as pool:
             for listing in walk(self.root, self.recursive):
-                _read_tables(listing, tables, tables_bad)
+                _read_tables(self.root, listing, tables, tables_bad)
                 for name in listing.unreadable:
                     yield Entry(name, bad="may not be read")
                 for first in range(0, len(listing.pictures), _CHUNK):
                     chunk = listing.pictures[first:first + _CHUNK]
-                    yield from pool.map(partial(self._entry, tables), chunk)
+                    parts = [chunk[at:at + _PART] for at in range(0, len(chunk), _PART)]
+                    for entries in pool.map(partial(self._entries, tables), parts):
+                        yield from entries
                     done += len(chunk)
                     if self.tell:
                         self.tell(done, 0, f"looked at {done} pictures")
@@ -211,6 +213,10 @@ class _Builder:
                     others[split_ending(found.name)[1].lower() or "without ending"] += 1
         self.facts.update(others=dict(others), orphans=orphan_count, orphan_names=orphans,
                           tables_bad=tables_bad)
+
+    def _entries(self, tables: dict[str, dict[str, Any]],
+                 items: list[tuple[Found, list[tuple[str, Found]]]]) -> list[Entry]:
+        return [self._entry(tables, item) for item in items]
 
     def _entry(self, tables: dict[str, dict[str, Any]],
                item: tuple[Found, list[tuple[str, Found]]]) -> Entry:
@@ -224,7 +230,7 @@ class _Builder:
                 return old
         entry = Entry(found.name, size=found.size, stamp=mark)
         try:
-            with Path(found.path).open("rb") as handle:
+            with (self.root / found.name).open("rb") as handle:
                 seen = probe(handle, found.size)
         except OSError as error:
             denied = isinstance(error, PermissionError)
@@ -234,7 +240,7 @@ class _Builder:
         bad = seen.bad
         for kind, text in texts:
             try:
-                content = read_text(Path(text.path).read_bytes())
+                content = read_text((self.root / text.name).read_bytes())
                 if kind == ".json":
                     meta.update(as_metadata(read_json(content)))
                 else:
@@ -262,12 +268,12 @@ def as_metadata(value: Any) -> dict[str, Any]:
     return {}
 
 
-def _read_tables(listing: Listing, rows: dict[str, dict[str, Any]], bad: list[str]) -> None:
+def _read_tables(root: Path, listing: Listing, rows: dict[str, dict[str, Any]], bad: list[str]) -> None:
     """Add the rows of the folder's jsonl, csv and parquet files to ``rows``, by the picture they describe."""
     for table in listing.tables:
         prefix = table.name[:table.name.rfind("/") + 1]
         try:
-            for row in table_rows(Path(table.path)):
+            for row in table_rows(root / table.name):
                 column = next((name for name in NAME_FIELDS if row.get(name)), None)
                 if column is not None:
                     name = prefix + str(row[column]).replace("\\", "/").removeprefix("./")
@@ -292,7 +298,7 @@ def table_rows(path: Path) -> Iterator[dict[str, Any]]:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=4096):
                 for row in batch.to_pylist():
-                    yield row
+                    yield {key: None if value != value else value for key, value in row.items()}
         return
     text = read_text(path.read_bytes())
     if ending == ".csv":

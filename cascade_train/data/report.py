@@ -103,7 +103,7 @@ class Report:
             lines = ["streamed samples: their number is not known before they are read"]
         else:
             repeated = f", {self.epoch} an epoch with repeats" if self.epoch != self.samples else ""
-            lines = [f"{self.samples} samples{repeated}"]
+            lines = [f"{self.samples} sample{'' if self.samples == 1 else 's'}{repeated}"]
         if self.captioned:
             several = f", {self.several_captions} with several" if self.several_captions else ""
             empty = f", {self.empty_captions} empty" if self.empty_captions else ""

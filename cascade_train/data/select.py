@@ -123,9 +123,11 @@ def select(dataset: Dataset, *, multiple: int, native_side: int, factor: int | N
     kept = bucket_of >= 0
     part_of, row_of, bucket_of, chances = part_of[kept], row_of[kept], bucket_of[kept], chances[kept]
     widths, heights = widths[kept].astype(np.int32), heights[kept].astype(np.int32)
-    if not len(row_of) and strict:
-        raise CascadeError("no sample is left in the dataset",
-                           fix="Dropped: " + "; ".join(c.line() for c in tallies.dropped.counts()))
+    if not len(row_of):
+        if strict:
+            raise CascadeError("no sample is left in the dataset",
+                               fix="Dropped: " + "; ".join(c.line() for c in tallies.dropped.counts()))
+        tallies.warnings.append("no sample is left, an error when training")
     times = np.array([part.times for part in parts])[part_of] if len(part_of) else np.zeros(0)
     whole = np.floor(times + 1e-9).astype(np.int64)
     counts = np.bincount(bucket_of, minlength=len(buckets.sizes)) if len(bucket_of) else \

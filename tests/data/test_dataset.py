@@ -73,6 +73,8 @@ def test_filters_over_metadata_and_size(make_folder: MakeFolder, opened: Opened)
     }
     with pytest.raises(CascadeError, match=r"no sample is left.*4 not width > 1000"):
         opened(root, filters=("width > 1000",))
+    looked_at = opened(root, filters=("width > 1000",), strict=False).report
+    assert looked_at.samples == 0 and "no sample is left, an error when training" in looked_at.text()
     assert len(opened(root, filters=("file_size > 100 and file_name != '0000.png'",))) == 3
 
 

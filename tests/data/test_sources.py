@@ -117,7 +117,8 @@ def test_metadata_tables_reach_their_pictures(
     import pyarrow
 
     parquet.write_table(
-        pyarrow.table({"image": ["./0002.png"], "text": [["two", "zwei"]]}), root / "t.parquet"
+        pyarrow.table({"image": ["./0002.png"], "text": [["two", "zwei"]], "score": [float("nan")]}),
+        root / "t.parquet",
     )
     dataset = opened(root, captions=CaptionSpec(source="metadata", field="text", fallback="empty"))
     said = {dataset.key(i): dataset.captions(i) for i in range(len(dataset))}
@@ -128,7 +129,10 @@ def test_metadata_tables_reach_their_pictures(
         "pictures/sub/0000.png": ("",),
         "pictures/sub/0001.png": ("sub one",),
     }
-    assert len(opened(root, captions=CaptionSpec(source="fixed"), filters=("score > 1.5",))) == 2
+    scored = opened(root, captions=CaptionSpec(source="fixed"), filters=("score > 1.5",))
+    assert len(scored) == 2
+    without = {count.reason: count.names for count in scored.report.dropped}["without the field score"]
+    assert without == ("0002.png", "sub/0000.png"), "NaN is no score"
     (root / "broken.jsonl").write_text('{"file_name": "0000.png"}\n{oops\n')
     assert any(
         "broken.jsonl: line 2" in warning
