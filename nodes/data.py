@@ -7,11 +7,17 @@ from typing import Any
 
 from .base import DATASET, MODELS, CascadeNode, choice, integer, link, number, path, seed, switch, text
 
-_BAD_TIP = ("Pictures that are cut off, damaged or unreadable: leave them out and say so, or stop. When more "
-            "than 'max_bad' are bad, training never starts.")
+_TREATMENT = {
+    "on_bad": choice(("skip", "error"),
+                     "Pictures that are cut off, damaged or unreadable: leave them out and say so, or stop. "
+                     "When more than 'max_bad' are bad, training never starts."),
+    "max_bad": number(0.5, 0.0, 1.0, 0.05, "Largest share of bad pictures with which training starts."),
+    "background": text("white", "Colour behind transparent pictures: a name, or #rrggbb."),
+}
+"""Inputs of every node that reads files: what becomes of bad and of transparent pictures."""
 
 
-def _treatment(dataset: Any, on_bad: str, max_bad: float, background: str) -> Any:
+def _treated(dataset: Any, on_bad: str, max_bad: float, background: str) -> Any:
     from cascade_train.data.sources import colour
 
     return replace(dataset, on_bad=on_bad, max_bad=float(max_bad), background=colour(background))
@@ -35,10 +41,7 @@ class ImageFolder(CascadeNode):
                          "A folder: inside ComfyUI's input folder, or a full path that may be read. "
                          "'bundled/crescent' holds 20 example pictures.", "folder"),
             "recursive": switch(True, "Also look into the folders inside."),
-            "on_bad": choice(("skip", "error"), _BAD_TIP),
-            "max_bad": number(0.5, 0.0, 1.0, 0.05,
-                              "Largest share of bad pictures with which training starts."),
-            "background": text("white", "Colour behind transparent pictures: a name, or #rrggbb."),
+            **_TREATMENT,
         }}
 
     @classmethod
@@ -51,11 +54,10 @@ class ImageFolder(CascadeNode):
         except CascadeError:
             return float("nan")
 
-    def run(self, path: str, recursive: bool, on_bad: str, max_bad: float, background: str) -> tuple[Any]:
+    def run(self, path: str, recursive: bool, **treatment: Any) -> tuple[Any]:
         from cascade_train.data.sources import folder_dataset
 
-        dataset = folder_dataset(path, recursive=recursive, host=self.host)
-        return (_treatment(dataset, on_bad, max_bad, background),)
+        return (_treated(folder_dataset(path, recursive=recursive, host=self.host), **treatment),)
 
 
 class WebDataset(CascadeNode):
@@ -75,10 +77,7 @@ class WebDataset(CascadeNode):
             "shards": text("", "One a line: a tar, a folder of tars, a range (set/{0000..0031}.tar), a "
                                "pattern (set/*.tar), a .yml list, or a URL (s3://, gs://, hf://, https://; "
                                "needs the extra 'remote').", lines=True),
-            "on_bad": choice(("skip", "error"), _BAD_TIP),
-            "max_bad": number(0.5, 0.0, 1.0, 0.05,
-                              "Largest share of bad samples with which training starts."),
-            "background": text("white", "Colour behind transparent pictures: a name, or #rrggbb."),
+            **_TREATMENT,
             "shuffle_buffer": integer(1000, 1, 1_000_000,
                                       "Remote shards only: samples held to shuffle within."),
         }}
@@ -93,12 +92,10 @@ class WebDataset(CascadeNode):
         except (CascadeError, OSError):
             return float("nan")
 
-    def run(self, shards: str, on_bad: str, max_bad: float, background: str,
-            shuffle_buffer: int) -> tuple[Any]:
+    def run(self, shards: str, shuffle_buffer: int, **treatment: Any) -> tuple[Any]:
         from cascade_train.data.sources import tars_dataset
 
-        dataset = tars_dataset(shards, shuffle=shuffle_buffer, host=self.host)
-        return (_treatment(dataset, on_bad, max_bad, background),)
+        return (_treated(tars_dataset(shards, shuffle=shuffle_buffer, host=self.host), **treatment),)
 
 
 class DatasetFromImages(CascadeNode):
