@@ -15,6 +15,7 @@ import numpy as np
 from cascade_train.data.buckets import Buckets
 from cascade_train.data.captions import captions_of
 from cascade_train.data.expressions import Expression, Missing
+from cascade_train.data.folder import TABLES
 from cascade_train.data.index import shown, to_blob
 from cascade_train.data.probe import Entry
 from cascade_train.data.readers import Reader, WorldReader, open_source
@@ -107,6 +108,8 @@ def select(dataset: Dataset, *, multiple: int, native_side: int, factor: int | N
     """
     tallies = _Tallies()
     parts = _gather(dataset, (), tallies, cache, tell)
+    if not strict:
+        tallies.warnings += [text for part in parts if (text := _others(part.reader))]
     _judge(dataset, parts, tallies, strict)
     buckets = Buckets(dataset.buckets, multiple, native_side, factor)
     widths = np.concatenate([part.widths for part in parts])
@@ -302,6 +305,13 @@ def rejected(entry: Entry, filters: list[Expression]) -> str:
         except Exception as error:
             return f"where {expression.text} fails ({type(error).__name__})"
     return ""
+
+
+def _others(reader: Reader) -> str:
+    """What else lies in a folder, for a person who looks at it; its tables of metadata are not else."""
+    others = getattr(getattr(reader, "index", None), "facts", {}).get("others", {})
+    counts = [f"{count} {ending}" for ending, count in sorted(others.items()) if ending not in TABLES]
+    return f"other files in {reader.label} are left alone: {', '.join(counts)}" if counts else ""
 
 
 def _tell_facts(reader: Reader, tallies: _Tallies) -> None:

@@ -137,7 +137,8 @@ def members(path: Path) -> Iterator[tuple[str, int, int, str]]:
                         yield member.name, member.offset_data, member.size, bad
         except (tarfile.TarError, EOFError, ValueError) as error:
             if not end:
-                raise CascadeError("this is no tar file", where=str(path), fix=str(error)) from error
+                raise CascadeError(f"this is no tar file ({error})", where=str(path),
+                                   fix="Give a tar, or a folder of pictures") from error
             if end <= size:
                 yield "", end, 0, "the tar is cut off or damaged behind its last readable member"
             return
