@@ -80,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
 
 def refuse(problems: Sequence[Mapping[str, Any]], as_json: bool) -> int:
     """Say why nothing ran (``text`` of each problem); 2."""
+    if os.environ.get("RANK", "0") != "0":
+        return WRONG  # the first process says the same
     if as_json:
         print(json.dumps({"event": "report", "ok": False, "interrupted": False, "problems": list(problems),
                           "nodes": []}), flush=True)
@@ -107,13 +109,24 @@ def _run(args: argparse.Namespace, display: Any) -> int:
 
     from cascade_train.graph.execute import run_prompt
     from cascade_train.host.headless import stop_on_signals
+    from cascade_train.launch.ranks import joined
 
     pnginfo = None if is_api(workflow) else {"workflow": workflow}
     _make_output(host.folders.output)
-    with stop_on_signals(host, _say_at_once):
+    with stop_on_signals(host, _say_at_once), joined(host):
         report = run_prompt(prompt, classes, host, only=only, extra_pnginfo=pnginfo, listener=display.event)
+        if host.world_size > 1 and not report.ok:
+            display.end(report, host.folders)
+            _leave(report.exit_code)
     display.end(report, host.folders)
     return report.exit_code
+
+
+def _leave(code: int) -> None:
+    """End this process at once: the others may wait for it in the middle of a step, and its end ends them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _make_output(folder: Path) -> None:

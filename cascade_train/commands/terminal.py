@@ -4,6 +4,7 @@ end; or one JSON object a line for a machine."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -45,7 +46,7 @@ def span(seconds: float) -> str:
 
 
 class Silent:
-    """Shows nothing: every rank but the first runs the same graph and says the same."""
+    """Shows nothing but failures: every process but the first runs the same graph and says the same."""
 
     def event(self, event: Event) -> None:
         return None
@@ -57,7 +58,9 @@ class Silent:
         return None
 
     def end(self, report: Report, folders: Folders) -> None:
-        return None
+        for node in report.failed:
+            line = one_line(f"{node.name()}: {node.error}", 1000)
+            print(f"cascade-train (process {os.environ.get('RANK', '?')}): {line}", file=sys.stderr)
 
 
 class TimeLeft:

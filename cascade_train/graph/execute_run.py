@@ -114,6 +114,8 @@ class Run:
                 ready = self.order.take()
                 if ready is not None:
                     await self._step(ready)
+                    if self.host.world_size > 1 and self.report.failed:
+                        self._abandon()
                 elif any(u.tasks for u in self.unfinished.values()):
                     await self._wait()
                 else:
@@ -348,6 +350,16 @@ class Run:
         blamed = next((n for n in cycle if n not in self.live.original), cycle[0])
         names = ", ".join(f"{self.live.title(n)} (#{n})" for n in cycle[:5])
         self._fail(blamed, CascadeError(f"nodes wait for each other in a cycle: {names}"))
+
+    def _abandon(self) -> None:
+        """One of several processes has failed: run nothing more, which the others would do without it."""
+        failed = self.report.failed[0].node_id
+        for node_id in self.order.pending():
+            dependants = self.order.fail(node_id)
+            for gone in (node_id, *dependants):
+                real = self.live.get_real_node_id(gone)
+                if real not in self.ended:
+                    self._end(real, "skipped", because=failed)
 
     def _stop(self) -> None:
         self.report.interrupted = True

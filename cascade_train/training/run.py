@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 
 from cascade_train.data.caches import flush_all
 from cascade_train.digest import canonical
-from cascade_train.errors import CascadeError
+from cascade_train.errors import CascadeError, Interrupted
 from cascade_train.files import write_json
 from cascade_train.host.base import Host
 from cascade_train.training import checkpoints, lock, retention
@@ -168,7 +168,9 @@ def _train_to(goal: Position, trainer: Trainer, host: Host, previews: Previews,
                     log.flush()
                 left = (now - began) / (trainer.step - first) * (goal.step - trainer.step)
                 text = f"step {trainer.step}/{goal.step} · loss {row['loss']:.4f} · {duration(left)} left"
-                host.progress(trainer.step, goal.step, text, picture)
+                # of several processes none may leave here: they stop together, where they ask each other
+                with suppress(*((Interrupted,) if host.world_size > 1 else ())):
+                    host.progress(trainer.step, goal.step, text, picture)
                 last_shown = now
             if not done and now - last_saved > save_seconds:
                 _save(goal, trainer, "timed", host, began)
@@ -227,11 +229,17 @@ def _describe(spec: RunSpec, folder: Path, host: Host) -> None:
 @contextmanager
 def _held(folder: Path, host: Host) -> Iterator[None]:
     """Hold the run's lock, on rank 0 for all; what a crash left half-written goes."""
-    if host.rank != 0:
-        yield
-        return
-    with lock.held(folder):
-        checkpoints.sweep(folder)
+    with ExitStack() as holding:
+        refused: tuple[str, str | None, str | None] | None = None
+        if host.rank == 0:
+            try:
+                holding.enter_context(lock.held(folder))
+                checkpoints.sweep(folder)
+            except CascadeError as error:
+                refused = error.what, error.where, error.fix
+        refused = agreed(refused, host)
+        if refused is not None:
+            raise CascadeError(refused[0], where=refused[1], fix=refused[2])
         yield
 
 
