@@ -17,6 +17,7 @@ from cascade_train.graph.schema import Input, inputs_of
 GAP, COLUMN_GAP, TITLE, SLOT, WIDGET = 60, 90, 34, 20, 26
 MARGIN, GROUP_TITLE = 20, 44
 PROGRESS = {
+    "CascadeImageFolder",
     "CascadeTrainSteps",
     "CascadeValidate",
     "CascadeSampleStageC",
@@ -24,6 +25,10 @@ PROGRESS = {
     "CascadeDatasetPreview",
 }
 """Nodes that the frontend makes higher by a line of text while they run."""
+
+PREVIEW = {"CascadeTrainSteps": 280, "CascadeTrainAndValidate": 280, "CascadeValidate": 220,
+           "CascadeSampleStageC": 220}
+"""Room in pixels for the picture that a node shows while it works, so that it does not grow over the next."""
 
 WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
 COLOURS = {
@@ -119,7 +124,7 @@ class Sheet:
 
     def _height(self, kind: str, entries: list[Input], width: int, widgets: dict[str, Any]) -> int:
         slots = max(sum(entry.type not in WIDGETS for entry in entries), len(self.schemas[kind]["output"]))
-        height = 16 + slots * SLOT + (40 if kind in PROGRESS else 0)
+        height = 16 + slots * SLOT + (40 if kind in PROGRESS else 0) + PREVIEW.get(kind, 0)
         for entry in entries:
             if entry.options.get("multiline"):
                 lines = sum(
