@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -247,10 +248,7 @@ def _write_note(note: Path, arrays: _Arrays, tallies: _Tallies) -> None:
 def _chosen(reader: Reader, dataset: Dataset, filters: list[Expression], tallies: _Tallies,
             tell: Tell | None) -> _Arrays:
     """Rows, widths, heights and chances of the samples that are whole, captioned and let through."""
-    rows: list[int] = []
-    widths: list[int] = []
-    heights: list[int] = []
-    chances: list[int] = []
+    rows, widths, heights, chances = array("q"), array("q"), array("q"), array("Q")
     world = isinstance(reader, WorldReader)
     for seen, entry in enumerate(reader.rows()):
         if tell and seen % 4096 == 4095:
