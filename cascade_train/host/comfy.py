@@ -27,7 +27,7 @@ class ComfyHost:
     previews = True
 
     def __init__(self) -> None:
-        self._warned: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._shown = 0.0
 
     @property
@@ -94,11 +94,12 @@ class ComfyHost:
         comfy.model_management.throw_exception_if_processing_interrupted()
 
     def warn(self, text: str) -> None:
-        """In ComfyUI's log, and once in the browser."""
-        log.warning("%s", text)
-        if text in self._warned:
+        """In ComfyUI's log and in the browser, once for each queued prompt."""
+        told = (_prompt_id(), text)
+        if told in self._warned:
             return
-        self._warned.add(text)
+        self._warned.add(told)
+        log.warning("%s", text)
         server = self._server()
         if server is not None:
             server.send_sync("cascade.warning", {"text": text}, server.client_id)
@@ -117,3 +118,13 @@ class ComfyHost:
 
         comfy.model_management.unload_all_models()
         comfy.model_management.soft_empty_cache()
+
+
+def _prompt_id() -> str:
+    """The prompt that runs, where this ComfyUI tells."""
+    try:
+        from comfy_execution.utils import get_executing_context
+    except ImportError:
+        return ""
+    context = get_executing_context()
+    return "" if context is None else str(context.prompt_id)

@@ -94,6 +94,7 @@ class HeadlessHost:
         self._wanted = device
         self.sink: ProgressSink = sink or Quiet()
         self._stop = threading.Event()
+        self._warned: set[str] = set()
 
     @property
     def folders(self) -> Folders:
@@ -157,7 +158,9 @@ class HeadlessHost:
             raise Interrupted("stopped")
 
     def warn(self, text: str) -> None:
-        if self.rank == 0:
+        """Each line once, on rank 0."""
+        if self.rank == 0 and text not in self._warned:
+            self._warned.add(text)
             self.sink.warn(text)
 
     def make_room(self) -> None:

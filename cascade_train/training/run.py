@@ -16,7 +16,7 @@ from cascade_train.digest import canonical
 from cascade_train.errors import CascadeError, Interrupted
 from cascade_train.files import write_json
 from cascade_train.host.base import Host
-from cascade_train.training import checkpoints, lock, retention
+from cascade_train.training import checkpoints, lock, notes, retention
 from cascade_train.training.distributed import agreed, check_interrupt, wait
 from cascade_train.training.look import Look, Preview, Previews
 from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics
@@ -73,12 +73,16 @@ def train(position: Position, steps: int, *, host: Host, learning_rate: float | 
     if agreed(checkpoints.exists(goal), host):
         if host.rank == 0:
             checkpoints.promote(goal)
+        for line in notes.read(folder):
+            host.warn(line)
         return goal, read_metrics(goal)
     _describe(goal.spec, folder, host)  # the folder may have been deleted since the run was started
     with _memory_errors(goal), _held(folder, host), torch.inference_mode(False), torch.enable_grad(), \
             _own_random_state(host), _repeatable(host):
         trainer = _at_newest(goal, host)
         _warn_past_schedule(goal, host)
+        if host.rank == 0:
+            notes.keep(folder, trainer.objective.dataset.report)
         _train_to(goal, trainer, host, Previews(preview, preview_every, host), save_seconds)
         _live[goal.name] = trainer
         wait(host)  # the others read what rank 0 has written

@@ -28,6 +28,34 @@ def test_queueing_the_same_graph_again_trains_nothing(
     assert again.trained == 0 and second == position and same == metrics
 
 
+def test_skipped_pictures_are_told_again_when_nothing_is_left_to_train(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    from PIL import Image
+
+    from cascade_train.data.sources import folder_dataset
+
+    pictures = tmp_path / "input" / "pictures"
+    pictures.mkdir(parents=True)
+    for number in range(4):
+        Image.new("RGB", (64, 64), (60 * number, 0, 0)).save(pictures / f"{number}.png")
+        (pictures / f"{number}.txt").write_text("a red square", encoding="utf-8")
+    (pictures / "3.png").write_bytes(b"no picture at all")
+    said = []
+    for _ in range(2):
+        host = studio.CountingHost(tmp_path)
+        dataset = folder_dataset(str(pictures), recursive=False, host=_reads(host, tmp_path / "input"))
+        run.train(run.start(studio.spec("lora", models, dataset=dataset), host), 1, host=host)
+        said.append([line for line in host.sink.warnings if "3.png" in line])
+    assert host.trained == 0 and said[0] and said[0] == said[1]
+
+
+def _reads(host: Any, folder: Path) -> Any:
+    """``host``, which may read from ``folder``."""
+    host._folders = replace(host.folders, extra_read=(folder,))
+    return host
+
+
 def test_three_blocks_of_two_are_one_block_of_six(
     studio: ModuleType, models: ModelsSpec, tmp_path: Path
 ) -> None:
