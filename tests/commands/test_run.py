@@ -178,4 +178,9 @@ def test_a_dry_run_trains_nothing_and_knows_what_is_there(command: Command, tmp_
     blocks = [entry for entry in plan["nodes"] if entry["class_type"] == "CascadeTrainSteps"]
     assert blocks[0]["text"].startswith("trains ") and ", 0 to " in blocks[0]["text"]
     assert {entry["will"] for entry in blocks} == {"runs"}
+    wrong = "Train Tokens (target).new_tokens=[crescent] = ^xyzzy</w>$"
+    assert command("run", workflow, "--dry-run", "--json", "--set", wrong) == 0
+    (told,) = (entry for entry in command.lines()[-1]["nodes"] if entry["will"] == "fails")
+    assert told["class_type"] == "CascadeTrainingRun" and "no vocabulary entry matches" in told["text"]
+    assert "See Train Tokens (target) (#14): new_tokens = '[crescent] = ^xyzzy</w>$'" in told["text"]
     assert not list(tmp_path.rglob("checkpoints")) and not list(tmp_path.rglob("run.json"))
