@@ -57,17 +57,34 @@ class Listing:
 
 def walk(root: Path, recursive: bool) -> Iterator[Listing]:
     """The folders under ``root`` in the order of their names; links are followed, loops are not."""
-    yield from _walk(str(root), "", recursive, set())
+    for files in _scan(str(root), "", recursive, set()):
+        listing, found = Listing(), []
+        for item in files:
+            if isinstance(item, Found):
+                found.append(item)
+            else:
+                listing.unreadable.append(item)
+        found.sort(key=lambda item: to_blob(item.name))
+        _sort_out(found, listing)
+        yield listing
 
 
-def _walk(folder: str, prefix: str, recursive: bool, seen: set[str]) -> Iterator[Listing]:
+def _scan(folder: str, prefix: str, recursive: bool, seen: set[str]) -> Iterator[Iterator[Found | str]]:
+    """The files of one folder after the other, as `_files` gives them; they are to be read to the end."""
     real = os.path.realpath(folder)
     if real in seen:
         return
     seen.add(real)
-    listing = Listing()
-    files: list[Found] = []
     folders: list[tuple[str, str]] = []
+    yield _files(folder, prefix, folders)
+    if recursive:
+        for name, path in sorted(folders, key=lambda item: to_blob(item[0])):
+            yield from _scan(path, f"{prefix}{name}/", recursive, seen)
+
+
+def _files(folder: str, prefix: str, folders: list[tuple[str, str]]) -> Iterator[Found | str]:
+    """The files in a folder in any order, of those that cannot be looked at the name alone; the folders in it
+    are added to ``folders``."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -78,61 +95,69 @@ def _walk(folder: str, prefix: str, recursive: bool, seen: set[str]) -> Iterator
                         folders.append((entry.name, entry.path))
                         continue
                     status = entry.stat()
-                    files.append(Found(prefix + entry.name, status.st_size, status.st_mtime_ns))
+                    yield Found(prefix + entry.name, status.st_size, status.st_mtime_ns)
                 except OSError:
-                    listing.unreadable.append(prefix + entry.name)
+                    yield prefix + entry.name
     except OSError:
-        listing.unreadable.append(prefix.rstrip("/") or ".")
-    files.sort(key=lambda found: to_blob(found.name))
-    _sort_out(files, listing)
-    yield listing
-    if recursive:
-        for name, path in sorted(folders, key=lambda item: to_blob(item[0])):
-            yield from _walk(path, f"{prefix}{name}/", recursive, seen)
+        yield prefix.rstrip("/") or "."
 
 
 def _sort_out(files: list[Found], listing: Listing) -> None:
-    stems: dict[str, list[int]] = {}
+    owners: dict[str, list[int] | int] = {}  # the pictures of a stem: a number, as for nearly all, or several
     rest = []
     for found in files:
         stem, ending = split_ending(found.name)
         if ending.lower().lstrip(".") in EXTENSIONS:
+            number = len(listing.pictures)
             listing.pictures.append((found, []))
-            for key in (stem, found.name):
-                stems.setdefault(key, []).append(len(listing.pictures) - 1)
+            before = owners.get(stem)
+            owners[stem] = number if before is None else [*_numbers(before), number]
         else:
             rest.append(found)
+    names: dict[str, int] = {}
+
+    def owning(name: str) -> list[int]:
+        numbers = _numbers(owners.get(name, []))
+        if split_ending(name)[1].lower().lstrip(".") in EXTENSIONS:  # of cat.png.txt
+            if not names:
+                names.update((picture.name, number) for number, (picture, _) in enumerate(listing.pictures))
+            numbers = [*numbers, *_numbers(names.get(name, []))]
+        return numbers
+
     for found in rest:
         stem, ending = split_ending(found.name)
         if ending.lower() in TEXTS and found.size <= _TEXT_LIMIT:
             inner, more = split_ending(stem)
-            if stem in stems:
-                owners, kind = stems[stem], ending.lower()
-            elif inner in stems and more:
-                owners, kind = stems[inner], (more + ending).lower()
-            else:
+            numbers, kind = owning(stem), ending.lower()
+            if not numbers and more:
+                numbers, kind = owning(inner), (more + ending).lower()
+            if not numbers:
                 listing.orphans.append(found)
-                continue
-            for owner in owners:
-                listing.pictures[owner][1].append((kind, found))
+            for number in numbers:
+                listing.pictures[number][1].append((kind, found))
         elif ending.lower() in TABLES:
             listing.tables.append(found)
         else:
             listing.others.append(found)
 
 
+def _numbers(owner: list[int] | int) -> list[int]:
+    return [owner] if isinstance(owner, int) else owner
+
+
 def stamp(root: Path, recursive: bool) -> str:
-    """A digest of the names, sizes and times of all files that matter; changes when any of them does."""
-    state = hashlib.sha256(b"listing 1")
-    for listing in walk(root, recursive):
-        for found, texts in listing.pictures:
-            for item in (found, *(text for _, text in texts)):
-                state.update(to_blob(item.name) + b"\0%d %d\n" % (item.size, item.mtime))
-        for found in (*listing.tables, *listing.orphans, *listing.others):
-            state.update(to_blob(found.name) + b"\0%d %d\n" % (found.size, found.mtime))
-        for name in listing.unreadable:
-            state.update(b"?" + to_blob(name) + b"\n")
-    return state.hexdigest()[:32]
+    """A digest of the names, sizes and times of all files; changes when any of them does.
+
+    It adds up what each file gives, so that no listing is held and sorted.
+    """
+    total = count = 0
+    for files in _scan(str(root), "", recursive, set()):
+        for found in files:
+            said = (to_blob(found.name) + b"\0%d %d" % (found.size, found.mtime) if isinstance(found, Found)
+                    else b"?" + to_blob(found))
+            total += int.from_bytes(hashlib.blake2b(said, digest_size=32).digest(), "little")
+            count += 1
+    return hashlib.sha256(f"listing 2 {count} {total % (1 << 256)}".encode()).hexdigest()[:32]
 
 
 def index_folder(root: Path, recursive: bool, cache: Path, tell: Tell | None = None) -> Index:

@@ -97,6 +97,26 @@ def test_folders_inside_and_not(make_folder: Callable[..., Path], opened: Opened
     )
 
 
+def test_whose_a_text_file_is(make_folder: Callable[..., Path], opened: Opened, tmp_path: Path) -> None:
+    root = make_folder([(64, 64)] * 3, captions=False)
+    photo(64, 64, 9).save(root / "0002.jpg")
+    (root / "0000.png.txt").write_text("of the whole name")
+    (root / "0001.wd.txt").write_text("tagged")
+    (root / "0001.png.json").write_text('{"score": 4}')
+    (root / "0002.txt").write_text("of both")
+    (root / "0003.txt").write_text("of none")
+    dataset = opened(root, captions=CaptionSpec(fallback="empty", extension="wd.txt"))
+    said = {dataset.key(i): dataset.captions(i) for i in range(len(dataset))}
+    assert said == {
+        "pictures/0000.png": ("of the whole name",),
+        "pictures/0001.png": ("tagged",),
+        "pictures/0002.jpg": ("of both",),
+        "pictures/0002.png": ("of both",),
+    }
+    assert dataset.entry(1).metadata() == {"score": 4}
+    assert any("0003.txt" in warning for warning in dataset.report.warnings)
+
+
 def test_metadata_tables_reach_their_pictures(
     make_folder: Callable[..., Path], opened: Opened, tmp_path: Path
 ) -> None:
