@@ -81,7 +81,8 @@ def exact_area(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
         return np.clip(overlap, 0, None) / (source / target)
 
     rows, columns = weights(pixels.shape[0], height), weights(pixels.shape[1], width)
-    return np.einsum("yr,rck->yck", rows, np.einsum("xc,rck->rxk", columns, pixels.astype(np.float64)))
+    across = np.tensordot(columns, pixels.astype(np.float64), (1, 1))  # (x, row, channel)
+    return np.tensordot(rows, across, (1, 1))
 
 
 def decoding(folder: Path, rounds: int) -> dict[str, Any]:
