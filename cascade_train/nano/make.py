@@ -24,6 +24,7 @@ from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.nano import parts
 from cascade_train.nano.recipe import PHASES, Recipe, Stage, blocks_of, run_spec
+from cascade_train.words import duration
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -89,7 +90,7 @@ def progress_lines(stage: Stage, steps: int, tell: Tell,
         last[0] = now
         began, at = start[0]
         rate = (done - at) / (now - began) if now > began else 0.0
-        left = f"{_duration((steps - done) / rate)} left" if rate > 0 else "time left unknown"
+        left = f"{duration((steps - done) / rate)} left" if rate > 0 else "time left unknown"
         loss = next((piece for piece in text.split(" · ") if piece.startswith("loss")), "")
         tell(f"{stage:<10} {done:>6}/{steps}  {loss}  {rate:.2f} steps/s  {left}")
 
@@ -233,12 +234,6 @@ def _plain(of: Recipe) -> dict[str, Any]:
     from dataclasses import asdict
 
     return json.loads(json.dumps(asdict(of)))
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
 __all__ = ["Made", "make", "progress_lines", "train_stage"]
