@@ -96,6 +96,7 @@ class Store:
             try:
                 with written_beside(self.folder / name) as beside:
                     save_file(flat, beside)
+                    beside.chmod(0o644)  # the library makes its files private; a cache may be shared
             except OSError as error:
                 self.trouble = f"{error.strerror or error}"
                 self._pending.clear()

@@ -106,6 +106,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], config: Mapping[str
 
     def fill(beside: Path) -> None:
         save_file(out, beside, about)
+        beside.chmod(0o644)  # the library makes its files private; what is exported may be shared
         _sort_metadata(beside)
 
     write_with(path, fill)
