@@ -51,7 +51,10 @@ class Recipe:
     steps_compressor: int = 2600
     steps_b: int = 4200
     steps_c: int = 16000
-    blocks_c: tuple[tuple[int, float], ...] = ()
+    blocks_c: tuple[tuple[int, float], ...] = (
+        (11430, 0.0), (3600, 4e-4), (2400, 2e-4), (1200, 8e-5), (600, 3e-5),
+        (2400, 3.5e-4), (1500, 1.5e-4), (800, 5e-5),
+    )
     batch_pictures: int = 16
     batch: int = 32
 
