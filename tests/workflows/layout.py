@@ -30,6 +30,9 @@ PREVIEW = {"CascadeTrainSteps": 280, "CascadeTrainAndValidate": 280, "CascadeVal
            "CascadeSampleStageC": 220}
 """Room in pixels for the picture that a node shows while it works, so that it does not grow over the next."""
 
+LINES = 30
+"""Lines of text that a box shows at most; the rest scrolls."""
+
 WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
 COLOURS = {
     "models": "#3f789e",
@@ -130,7 +133,7 @@ class Sheet:
                 lines = sum(
                     len(textwrap.wrap(line, width // 7)) or 1 for line in str(widgets[entry.name]).split("\n")
                 )
-                height += 24 + max(2, lines) * 16
+                height += 24 + min(max(2, lines), LINES) * 16
             elif entry.type in WIDGETS:
                 height += WIDGET
         return height

@@ -15,10 +15,10 @@ from layout import Sheet, save
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "workflows"
 
-BLOCKS, STEPS = 3, 160
+BLOCKS, STEPS = 3, 500
 LORA: dict[str, Any] = {"rank": 16, "alpha": 16.0, "modules": "attn, channelwise"}
-TOKENS: dict[str, Any] = {"new_tokens": "[crescent] = ^(ring|circle)</w>$", "learning_rate": 0.003}
-OPTIMIZER: dict[str, Any] = {"learning_rate": 0.001, "warmup": 20, "schedule": "constant"}
+TOKENS: dict[str, Any] = {"new_tokens": "[crescent] = ^moon</w>$", "learning_rate": 0.003}
+OPTIMIZER: dict[str, Any] = {"learning_rate": 0.0007, "warmup": 20, "schedule": "cosine"}
 RUN: dict[str, Any] = {"batch_size": 16, "total_steps": BLOCKS * STEPS, "loss_weight": "min_snr_inverse"}
 PROMPTS = """\
 a large red [crescent] in the centre on a black background
@@ -42,9 +42,9 @@ The same file runs without ComfyUI: `cascade-train run teach_a_concept.json`"""
 
 ABOUT_KNOWN = """\
 Shown nothing but crescents, a model forgets what else it knew. So it first draws some of what it knows, one \
-picture for each line below, and half of every batch is taken from these."""
+picture for each line below at low guidance, and three in four of every batch are taken from these."""
 
-KNOWN_COUNT = 32
+KNOWN_COUNT = 128
 
 
 def known_captions() -> str:
@@ -103,7 +103,14 @@ def teach_a_concept() -> Sheet:
     s.node("folder", "CascadeImageFolder", called="Twenty pictures of a crescent")
     s.note("about_known", ABOUT_KNOWN, title="So that nothing is forgotten", width=420)
     s.node("lines", "PrimitiveStringMultiline", called="What nano knows", wide=420, value=known_captions())
-    s.node("known", "CascadePrompts", called="Draw what it knows", texts=("lines", "STRING"), pictures=1)
+    s.node(
+        "known",
+        "CascadePrompts",
+        called="Draw what it knows",
+        texts=("lines", "STRING"),
+        pictures=1,
+        cfg_c=2.0,
+    )
     s.node(
         "drawn",
         "CascadeValidate",
@@ -119,7 +126,7 @@ def teach_a_concept() -> Sheet:
         dataset_1=("folder", "dataset"),
         share_1=1.0,
         dataset_2=("kept", "dataset"),
-        share_2=1.0,
+        share_2=3.0,
     )
     s.node(
         "buckets",
