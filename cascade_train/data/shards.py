@@ -49,6 +49,8 @@ def _options(url: str) -> dict[str, Any]:
 def _words(error: Exception) -> str:
     """Why a file system of fsspec gave nothing."""
     if isinstance(error, FileNotFoundError):
+        if "repository not found" in str(error):  # the Hub tells those who may not see one no more than that
+            return "it does not exist, or it is private and the token in HF_TOKEN, if any, may not read it"
         return "it does not exist"
     return str(error) or type(error).__name__
 
