@@ -228,8 +228,8 @@ def pictures(folder: Path, captions: bool) -> Path:
     "prepare, words",
     [
         (lambda folder: folder.mkdir(parents=True), ["mine", "no picture was found"]),
-        (lambda folder: pictures(folder, captions=True), ["1 of 3", "0.png", "caption"]),
-        (lambda folder: pictures(folder, captions=False), ["3 of 3", "caption"]),
+        (lambda folder: pictures(folder, captions=True), ["1 of 131", "0.png", "caption"]),
+        (lambda folder: pictures(folder, captions=False), ["3 of 131", "caption"]),
     ],
 )
 def test_what_is_wrong_with_a_folder_is_told(
