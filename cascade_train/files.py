@@ -28,6 +28,11 @@ def written_beside(path: Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
+def shared(path: Path) -> None:
+    """Let others read ``path``: safetensors makes its files private, and what is made here may be shared."""
+    path.chmod(0o644)
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path`` in one visible step."""
     with written_beside(path) as beside:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cascade_train.digest import digest
-from cascade_train.files import write_json, written_beside
+from cascade_train.files import shared, write_json, written_beside
 
 Kind = Literal["latents", "text", "images"]
 KINDS: tuple[Kind, ...] = ("latents", "text", "images")
@@ -96,7 +96,7 @@ class Store:
             try:
                 with written_beside(self.folder / name) as beside:
                     save_file(flat, beside)
-                    beside.chmod(0o644)  # the library makes its files private; a cache may be shared
+                    shared(beside)
             except OSError as error:
                 self.trouble = f"{error.strerror or error}"
                 self._pending.clear()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.files import write_with
+from cascade_train.files import shared, write_with
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,7 +106,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], config: Mapping[str
 
     def fill(beside: Path) -> None:
         save_file(out, beside, about)
-        beside.chmod(0o644)  # the library makes its files private; what is exported may be shared
+        shared(beside)
         _sort_metadata(beside)
 
     write_with(path, fill)

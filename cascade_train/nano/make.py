@@ -121,11 +121,18 @@ def _finished(output: Path, of: Recipe, stage: Stage, models: ModelsSpec) -> tup
     """The last position of a trained stage and how long it trained."""
     from cascade_train.training import run
 
-    host = _host(output)
+    position = _trained(of, stage, models, _host(output))
+    return position, float(sum(row.get("seconds", 0.0) for row in run.metrics(position)))
+
+
+def _trained(of: Recipe, stage: Stage, models: ModelsSpec, host: Any) -> Any:
+    """The last position of a stage's run; whatever of its blocks is not trained yet is trained now."""
+    from cascade_train.training import run
+
     position = run.start(run_spec(stage, models, of), host)
     for steps, rate in blocks_of(stage, of):
         position, _ = run.train(position, steps, host=host, learning_rate=rate)
-    return position, float(sum(row.get("seconds", 0.0) for row in run.metrics(position)))
+    return position
 
 
 def train_stage(output: Path, of: Recipe, stage: Stage, folder: Path, tell: Tell = print) -> None:
@@ -133,16 +140,12 @@ def train_stage(output: Path, of: Recipe, stage: Stage, folder: Path, tell: Tell
     import torch
 
     from cascade_train.host.headless import stop_on_signals
-    from cascade_train.training import run
 
     torch.set_num_threads(1)
     models = library.models_in(folder, name="nano")
-    blocks = blocks_of(stage, of)
-    host = _host(output, _Lines(stage, tell, sum(steps for steps, _ in blocks)))
+    host = _host(output, _Lines(stage, tell, sum(steps for steps, _ in blocks_of(stage, of))))
     with stop_on_signals(host, tell):
-        position = run.start(run_spec(stage, models, of), host)
-        for steps, rate in blocks:
-            position, _ = run.train(position, steps, host=host, learning_rate=rate)
+        _trained(of, stage, models, host)
 
 
 def _child(output: str, of: Recipe, stage: Stage, folder: str, rank: int, world: int, meeting: str) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.digest import canonical
 from cascade_train.errors import CascadeError
-from cascade_train.files import write_json
+from cascade_train.files import shared, write_json
 from cascade_train.training.spec import Block, Position
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
     save_file({name: _whole(value) for name, value in tensors.items()}, path)
-    path.chmod(0o644)  # the library makes its files private; a run folder may be shared
+    shared(path)
     _sync(path)
 
 

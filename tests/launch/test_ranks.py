@@ -146,6 +146,20 @@ def report(stdout: str) -> Any:
     return json.loads(stdout.splitlines()[-1])
 
 
+def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python run with ``arguments`` to its end, which must be a good one."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=600,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 def test_a_launcher_s_two_processes_make_what_one_makes(tmp_path: Path) -> None:
     file = graph(tmp_path)
     launch = [
@@ -156,25 +170,9 @@ def test_a_launcher_s_two_processes_make_what_one_makes(tmp_path: Path) -> None:
         "2",
         *command(file, tmp_path / "two"),
     ]
-    done = subprocess.run(
-        [sys.executable, *launch],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=600,
-        env=environment(),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = finished(*launch)
     assert done.stdout.count("Finished after") == 1, "one of them speaks"
-    one = subprocess.run(
-        [sys.executable, *command(file, tmp_path / "one")],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=600,
-        env=environment(),
-    )
-    assert one.returncode == 0, one.stdout + one.stderr
+    finished(*command(file, tmp_path / "one"))
 
     def written(root: Path) -> list[str]:
         return sorted(
@@ -194,15 +192,7 @@ def test_a_launcher_s_two_processes_make_what_one_makes(tmp_path: Path) -> None:
 
 def test_a_run_that_is_held_is_refused_to_both(tmp_path: Path) -> None:
     file = graph(tmp_path)
-    first = subprocess.run(
-        [sys.executable, *command(file, tmp_path), "--only", "5"],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=600,
-        env=environment(),
-    )
-    assert first.returncode == 0, first.stderr
+    finished(*command(file, tmp_path), "--only", "5")
     (run,) = (tmp_path / "cascade" / "runs").iterdir()
     with lock.held(run):
         (code, out, _), (other, _, err) = ended(together(file, tmp_path))
