@@ -79,19 +79,14 @@ def sample_stage_c(
     def chunk(first: int, last: int, tell: Callable[[int, Tensor], None]) -> Tensor:
         noise = batch_noise(seeds[first:last], 0, shape, STAGE_C_NOISE).to(device)
         x = noise if start is None else noised(start[first:last].to(device), noise, levels[0])
-        denoise = _guided_network(
+        return _walked(
             network,
             settings,
-            _inputs(network, condition.rows(first, last)),
-            _inputs(network, negative.rows(first, last)),
-        )
-        return sample(
-            denoise,
+            condition.rows(first, last),
+            negative.rows(first, last),
             x,
             levels,
             seeds[first:last],
-            sampler=settings.sampler,
-            stream=STAGE_C_NOISE,
             each_step=lambda done, _total, clean: tell(done, clean),
         )
 
@@ -122,10 +117,24 @@ def sample_network(
     noise = batch_noise(seeds, 0, (network.config.in_channels, *size), STAGE_C_NOISE)
     device = condition.pooled.device
     levels = sampling_logsnrs(settings.steps, settings.shift).to(device)
+    return _walked(network, settings, condition, negative, noise.to(device), levels, seeds).cpu()
+
+
+def _walked(
+    network: Any,
+    settings: SamplerSettings,
+    condition: Conditioning,
+    negative: Conditioning,
+    x: Tensor,
+    levels: Tensor,
+    seeds: Sequence[int],
+    each_step: Callable[[int, int, Tensor], None] | None = None,
+) -> Tensor:
+    """Stage C's ``x`` walked down ``levels`` in one batch."""
     denoise = _guided_network(network, settings, _inputs(network, condition), _inputs(network, negative))
     return sample(
-        denoise, noise.to(device), levels, seeds, sampler=settings.sampler, stream=STAGE_C_NOISE
-    ).cpu()
+        denoise, x, levels, seeds, sampler=settings.sampler, stream=STAGE_C_NOISE, each_step=each_step
+    )
 
 
 def decode_stage_b(
