@@ -31,6 +31,20 @@ def target(clean: Tensor, noise: Tensor, log_snr: Tensor, objective: Objective =
     raise ValueError(f"unknown objective {objective!r}")
 
 
+def noise_prediction(answer: Tensor, x: Tensor, log_snr: Tensor, objective: Objective = "epsilon") -> Tensor:
+    """The ε that a network trained for ``objective`` means by ``answer`` at ``x`` (B, …): of a v, a·v + b·x.
+
+    Raises:
+        ValueError: for an unknown objective.
+    """
+    if objective == "epsilon":
+        return answer
+    if objective == "v":
+        a, b = alpha_sigma(log_snr)
+        return like(a, x) * answer + like(b, x) * x
+    raise ValueError(f"unknown objective {objective!r}")
+
+
 def per_sample_mse(prediction: Tensor, wanted: Tensor) -> Tensor:
     """The mean squared error of each sample, (B,), over all other dimensions."""
     return (prediction - wanted).square().flatten(1).mean(dim=1)

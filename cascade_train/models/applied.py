@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cascade_train.errors import CascadeError
 from cascade_train.models.spec import AppliedRun
+from cascade_train.models.weights import PREDICTS
 
 TRAINED_TENSORS = "trained.safetensors"
 TRAINED_JSON = "trained.json"
@@ -67,6 +68,8 @@ def lay_over(module: nn.Module, part: str, applied: AppliedRun) -> nn.Module:
             _lora(module, own, settings, applied.strength, applied.checkpoint)
             if part == "text" and "tokens.rows" in tensors:
                 module = _tokens(module, settings["tokens"], tensors["tokens.rows"], applied.strength)
+    if part in ("stage_b", "stage_c"):
+        setattr(module, PREDICTS, settings.get("objective", "epsilon"))
     return module.requires_grad_(False).eval()
 
 

@@ -15,6 +15,10 @@ from cascade_train.files import shared, write_with
 if TYPE_CHECKING:
     from torch import Tensor
 
+PREDICTS = "predicts"
+"""The attribute of a Stage B or C that says what it answers, where that is not epsilon."""
+PREDICTION = "modelspec.prediction_type"
+"""The same in a file's metadata; the name is that of the Stability AI Model Metadata Standard."""
 MAX_HEADER = 100 * 1024 * 1024
 _SAMPLES, _SAMPLE_BYTES = 64, 64 * 1024
 

@@ -12,6 +12,7 @@ from cascade_train.errors import CascadeError
 from cascade_train.files import write_with
 from cascade_train.host.base import Host
 from cascade_train.models.spec import ModelsSpec
+from cascade_train.models.weights import PREDICTION
 from cascade_train.sampling.grid import to_tensor
 from cascade_train.sampling.plot import loss_plot
 from cascade_train.sampling.progress import told
@@ -122,6 +123,11 @@ def export(position: Position, format: str, filename: str, precision: str, host:
     state = runs.trained(position)
     if host.rank != 0:
         return str(path)
+    if position.spec.objective != "epsilon":
+        host.warn(
+            f"the run predicts {position.spec.objective}; other programs read Stable Cascade as predicting "
+            "epsilon and draw noise with this file, unless they are told"
+        )
     return str(
         export_trained(
             state.kind,
@@ -144,6 +150,7 @@ def default_name(position: Position) -> str:
 
 def _provenance(position: Position) -> dict[str, str]:
     return {
+        **({} if position.spec.objective == "epsilon" else {PREDICTION: position.spec.objective}),
         "cascade_train.run": position.spec.digest,
         "cascade_train.position": position.name,
         "cascade_train.step": str(position.step),

@@ -24,10 +24,13 @@ from cascade_train.diffusion.samplers import (
     sample,
     sampling_logsnrs,
 )
+from cascade_train.diffusion.schedule import logsnr
+from cascade_train.diffusion.targets import Objective, noise_prediction
 from cascade_train.errors import CascadeError
 from cascade_train.models import compressor, library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.stage_a import SCALE
+from cascade_train.models.weights import PREDICTS
 from cascade_train.sampling.conditioning import Conditioning
 from cascade_train.sampling.progress import Progress, silent
 
@@ -88,6 +91,7 @@ def sample_stage_c(
             levels,
             seeds[first:last],
             each_step=lambda done, _total, clean: tell(done, clean),
+            objective=predicts(network),
         )
 
     shows = preview and has_part(models, "previewer")
@@ -109,15 +113,18 @@ def sample_network(
     seeds: Sequence[int],
     size: tuple[int, int],
     settings: SamplerSettings = STAGE_C,
+    objective: Objective = "epsilon",
 ) -> Tensor:
     """`sample_stage_c` from noise, in one batch, with a Stage C of one's own, such as one in training.
 
-    Conditions are on its device and have a row for each seed.
+    Conditions are on its device and have a row for each seed. ``objective`` is what it predicts.
     """
     noise = batch_noise(seeds, 0, (network.config.in_channels, *size), STAGE_C_NOISE)
     device = condition.pooled.device
     levels = sampling_logsnrs(settings.steps, settings.shift).to(device)
-    return _walked(network, settings, condition, negative, noise.to(device), levels, seeds).cpu()
+    return _walked(
+        network, settings, condition, negative, noise.to(device), levels, seeds, objective=objective
+    ).cpu()
 
 
 def _walked(
@@ -129,9 +136,12 @@ def _walked(
     levels: Tensor,
     seeds: Sequence[int],
     each_step: Callable[[int, int, Tensor], None] | None = None,
+    objective: Objective = "epsilon",
 ) -> Tensor:
     """Stage C's ``x`` walked down ``levels`` in one batch."""
-    denoise = _guided_network(network, settings, _inputs(network, condition), _inputs(network, negative))
+    denoise = _guided_network(
+        network, settings, _inputs(network, condition), _inputs(network, negative), objective
+    )
     return sample(
         denoise, x, levels, seeds, sampler=settings.sampler, stream=STAGE_C_NOISE, each_step=each_step
     )
@@ -170,6 +180,7 @@ def decode_stage_b(
             settings,
             {"clip_text_pooled": condition.rows(first, last).pooled, "effnet": semantic},
             {"clip_text_pooled": negative.rows(first, last).pooled, "effnet": torch.zeros_like(semantic)},
+            predicts(network),
         )
         return sample(
             denoise,
@@ -231,6 +242,11 @@ def preview_picture(models: ModelsSpec, latents: Tensor, device: str = "cpu") ->
     return tiled(to_pictures(preview_latents(models, latents[:4], device)))
 
 
+def predicts(network: Any) -> Objective:
+    """What ``network``, a part of models, was trained to answer."""
+    return getattr(network, PREDICTS, "epsilon")
+
+
 def has_part(models: ModelsSpec, part: str) -> bool:
     """Whether ``models`` includes ``part``."""
     return any(each.part == part for each in models.parts)
@@ -265,12 +281,17 @@ def _inputs(network: Any, condition: Conditioning) -> dict[str, Tensor]:
 
 
 def _guided_network(
-    network: Any, settings: SamplerSettings, condition: dict[str, Tensor], negative: dict[str, Tensor]
+    network: Any,
+    settings: SamplerSettings,
+    condition: dict[str, Tensor],
+    negative: dict[str, Tensor],
+    objective: Objective,
 ) -> Callable[[Tensor, Tensor], Tensor]:
     def call(x: Tensor, time: Tensor, inputs: dict[str, Tensor]) -> Tensor:
         dtype = next(network.parameters()).dtype
         cast = {name: value.to(dtype) for name, value in inputs.items()}
-        return network(x.to(dtype), timestep_ratio=time, return_dict=False, **cast)[0].float()
+        answer = network(x.to(dtype), timestep_ratio=time, return_dict=False, **cast)[0].float()
+        return noise_prediction(answer, x, logsnr(time), objective)
 
     def denoise(x: Tensor, time: Tensor) -> Tensor:
         if settings.cfg == 1:

@@ -49,6 +49,7 @@ class Watch:
             seeds=range(len(self._captions)),
             size=picture_size(library.geometry(models)).stage_c,
             settings=QUICK,
+            objective=look.position.spec.objective,
         )
         drawn = tiled(to_pictures(preview_latents(models, latents, self._host.device)), len(self._captions))
         return _above(drawn.resize((SIZE[0], drawn.height * SIZE[0] // drawn.width)), plot)

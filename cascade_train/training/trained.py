@@ -6,7 +6,8 @@
 - kind ``lora``: tensors ``<part>.<module>.lora_A.weight`` (r, in), ``….lora_B.weight`` (out, r) and, for
   DoRA, ``….lora_magnitude_vector.weight`` (out,); settings ``rank``, ``alpha``, ``variant``.
 - tokens, beside a LoRA or alone (kind ``tokens``): tensor ``tokens.rows`` (n, width); settings ``tokens``,
-  a list of ``{"name", "new", "id"}`` in the order of the rows.
+  a list of ``{"name", "new", "id"}`` in the order of the rows;
+- setting ``objective`` where it is not epsilon: what Stage B or C predicts now.
 """
 
 from __future__ import annotations

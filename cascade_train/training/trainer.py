@@ -176,7 +176,10 @@ class Trainer:
         if self.ema is not None:
             weights.update(self.ema.values)
         weights.update(self.objective.buffers())
-        return self.objective.result(weights)
+        kind, tensors, settings = self.objective.result(weights)
+        if self.spec.objective != "epsilon":
+            settings = {**settings, "objective": self.spec.objective}
+        return kind, tensors, settings
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

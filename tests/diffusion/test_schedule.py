@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cascade_train.diffusion import schedule, weighting
-from cascade_train.diffusion.targets import noised, target
+from cascade_train.diffusion.targets import noise_prediction, noised, target
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text(encoding="utf-8"))
 
@@ -69,6 +69,8 @@ def test_v_is_what_turns_one_noise_level_into_the_next() -> None:
     slope = (at(angle + little) - at(angle - little)) / (2 * little)
     log_snr = torch.log(torch.cos(angle) ** 2 / torch.sin(angle) ** 2)
     torch.testing.assert_close(target(clean, noise, log_snr, "v"), slope, rtol=1e-6, atol=1e-6)
+    x = noised(clean, noise, log_snr)
+    torch.testing.assert_close(noise_prediction(slope, x, log_snr, "v"), noise, rtol=1e-6, atol=1e-6)
 
 
 def test_shift_moves_the_noise_as_larger_pictures_need() -> None:
