@@ -1,10 +1,11 @@
 """The procedural world of the nano models: captioned pictures of simple shapes, free of rights.
 
-Every picture is a pure function of (kind, seed, index). Three kinds:
+Every picture is a pure function of (kind, seed, index). Four kinds:
 
 - ``captioned``: one to three equal shapes with a caption that names them. One in ten combinations of
   (shape, colour, background) is never drawn, so that models can be tested on what they were not shown.
 - ``held-out``: the same, drawn from exactly those combinations.
+- ``several``: what ``captioned`` draws when it is two or three shapes, which take longest to learn.
 - ``rich``: half captioned scenes, half gradients, patterns, overlapping polygons, thin strokes and
   text-like marks, so that the picture decoders can draw what Stage C was never told of.
 
@@ -62,7 +63,12 @@ PLACES: dict[str, tuple[int, int]] = {
     "bottom right": (1, 1),
 }
 COUNTS = {1: "a", 2: "two", 3: "three"}
-KINDS = ("captioned", "held-out", "rich")
+KINDS = ("captioned", "held-out", "rich", "several")
+SCENES = ("captioned", "held-out", "several")
+"""The kinds of which every picture is a captioned scene."""
+COUNT_CHANCES: dict[str, tuple[float, float, float]] = {"several": (0.0, 0.5, 0.5)}
+"""How often one, two and three shapes are drawn, by kind, where it is not `USUAL_COUNTS`."""
+USUAL_COUNTS = (0.6, 0.2, 0.2)
 HELD_OUT_SHARE = 10
 """One combination in this many is held out of training."""
 
@@ -141,9 +147,9 @@ def render(kind: str, seed: int, index: int) -> tuple[np.ndarray, str]:
 
 
 def scene(kind: str, seed: int, index: int) -> tuple[Scene, str]:
-    """The scene and the caption that `render` draws for ``captioned`` and ``held-out``."""
-    if kind not in ("captioned", "held-out"):
-        raise CascadeError(f"pictures of kind '{kind}' need not be scenes", fix="captioned or held-out")
+    """The scene and the caption that `render` draws for a kind of `SCENES`."""
+    if kind not in SCENES:
+        raise CascadeError(f"pictures of kind '{kind}' need not be scenes", fix=f"One of {', '.join(SCENES)}")
     rng = _rng(kind, seed, index)
     chosen = _draw_scene(rng, kind)
     return chosen, _caption(rng, chosen)
@@ -273,7 +279,7 @@ def _draw_scene(rng: np.random.Generator, kind: str) -> Scene:
         background = backgrounds[rng.integers(len(backgrounds))]
         if wanted is None or held_out(shape, colour, background) == wanted:
             break
-    count = int(rng.choice(3, p=(0.6, 0.2, 0.2))) + 1
+    count = int(rng.choice(3, p=COUNT_CHANCES.get(kind, USUAL_COUNTS))) + 1
     sizes = ("small", "medium", "large")[: 4 - count]
     size = sizes[rng.integers(len(sizes))]
     low, high = RADII[size]

@@ -9,9 +9,10 @@ from cascade_train.data.spec import BucketSpec, Dataset, WeightedSource, WorldSo
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.training.spec import FullTarget, OptimizerSpec, RunSpec
 
-Stage = Literal["stage_a", "compressor", "stage_b", "stage_c"]
+Stage = Literal["stage_a", "compressor", "stage_b", "stage_c", "stage_c_several"]
 
-PHASES: tuple[tuple[Stage, ...], ...] = (("stage_a", "compressor"), ("stage_b",), ("stage_c",))
+PHASES: tuple[tuple[Stage, ...], ...] = (
+    ("stage_a", "compressor"), ("stage_b",), ("stage_c",), ("stage_c_several",))
 """Stages of one phase need nothing of each other and train side by side; their batch norms want whole
 batches. One that is alone in its phase shares its batch among processes."""
 
@@ -20,6 +21,7 @@ RESULT_PARTS: dict[Stage, tuple[str, ...]] = {
     "compressor": ("compressor", "previewer"),
     "stage_b": ("stage_b",),
     "stage_c": ("stage_c",),
+    "stage_c_several": ("stage_c",),
 }
 """The parts that each stage's run makes."""
 
@@ -38,7 +40,8 @@ class Recipe:
 
     ``blocks_c`` are blocks of (steps, learning rate) of Stage C's run; 0 is the schedule, which spans
     ``steps_c``. Shape is what is learnt last, and needs more steps than the schedule gives it. Empty: the
-    schedule to its end.
+    schedule to its end. ``steps_several`` is how long Stage C goes on after that, on more pictures of
+    several shapes.
     """
 
     name: str = "full"
@@ -55,13 +58,15 @@ class Recipe:
         (11430, 0.0), (3600, 4e-4), (2400, 2e-4), (1200, 8e-5), (600, 3e-5),
         (2400, 3.5e-4), (1500, 1.5e-4), (800, 5e-5),
     )
+    steps_several: int = 30000
     batch_pictures: int = 16
     batch: int = 32
 
 
 FULL = Recipe()
 QUICK = Recipe(name="quick", blocks_c=(), config="quick", pictures=512, pictures_b=256, captions=256,
-               steps_a=60, steps_compressor=60, steps_b=60, steps_c=60, batch_pictures=8, batch=16)
+               steps_a=60, steps_compressor=60, steps_b=60, steps_c=60, steps_several=30,
+               batch_pictures=8, batch=16)
 
 
 def recipe(quick: bool = False, seed: int = 0) -> Recipe:
@@ -72,7 +77,7 @@ def recipe(quick: bool = False, seed: int = 0) -> Recipe:
 def steps_of(stage: Stage, of: Recipe) -> int:
     """Optimizer updates of a stage."""
     return {"stage_a": of.steps_a, "compressor": of.steps_compressor, "stage_b": of.steps_b,
-            "stage_c": of.steps_c}[stage]
+            "stage_c": of.steps_c, "stage_c_several": of.steps_several}[stage]
 
 
 def blocks_of(stage: Stage, of: Recipe) -> tuple[tuple[int, float | None], ...]:
@@ -88,7 +93,8 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
     Stage A and the compressor see rich pictures, so that they can draw what no caption names. Stage B sees
     the same with empty captions: its condition tells it all. Stage C sees captioned scenes; why it
     starts and is weighted as it is, is told in `models.init.scaled_copy`, and why the text encoder stays
-    as it starts, in `models.init.balanced_words`.
+    as it starts, in `models.init.balanced_words`. After that it can draw one shape and still gets two and
+    three wrong, so it goes on with pictures of which seven in ten show several.
     """
     total = steps_of(stage, of)
     warm = min(100, total // 5)
@@ -111,6 +117,13 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
             loss_weight="min_snr_inverse",
             label="nano stage_b",
         )
+    if stage == "stage_c_several":
+        return RunSpec(
+            models=models, dataset=_more_of_several(of), seed=of.seed, target=FullTarget(part="stage_c"),
+            optimizer=OptimizerSpec(learning_rate=8e-4, schedule="cosine", warmup=warm, ema=0.999),
+            batch_size=of.batch, total_steps=total, caption_dropout=0.1, image_share=0.0,
+            loss_weight="min_snr_inverse", label="nano stage_c_several",
+        )
     return RunSpec(
         models=models, dataset=_world("captioned", of.seed + 2, of.captions), seed=of.seed,
         target=FullTarget(part="stage_c", init="nano", config=of.config),
@@ -121,6 +134,16 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
 
 
 def _world(kind: str, seed: int, count: int) -> Dataset:
-    # Whole pictures: a crop would move what captions place
-    return Dataset(sources=(WeightedSource(WorldSource(kind, seed, count)),),
-                   buckets=BucketSpec(crop="center"))
+    return Dataset(sources=(WeightedSource(WorldSource(kind, seed, count)),), buckets=_WHOLE)
+
+
+def _more_of_several(of: Recipe) -> Dataset:
+    """Pictures that Stage C has not seen: half as the captioned world has them, half of several shapes."""
+    usual = WorldSource("captioned", of.seed + 3, of.captions // 2)
+    several = WorldSource("several", of.seed + 4, of.captions)
+    return Dataset(sources=(WeightedSource(usual, share=0.5), WeightedSource(several, share=0.5)),
+                   buckets=_WHOLE)
+
+
+_WHOLE = BucketSpec(crop="center")
+"""Whole pictures: a crop would move what captions place."""

@@ -19,7 +19,7 @@ from cascade_train.nano.make import _host, make
 from cascade_train.nano.recipe import QUICK, recipe, run_spec, steps_of
 
 TINY = replace(QUICK, name="tiny", pictures=64, pictures_b=32, captions=32, steps_a=9, steps_compressor=9,
-               steps_b=9, steps_c=9, batch_pictures=4, batch=4)
+               steps_b=9, steps_c=9, steps_several=9, batch_pictures=4, batch=4)
 
 
 def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
