@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cascade_train.data.spec import BucketSpec, Dataset, WeightedSource, WorldSource
+from cascade_train.data.spec import BucketSpec, CacheSpec, Dataset, WeightedSource, WorldSource
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.training.spec import FullTarget, OptimizerSpec, RunSpec
 
@@ -134,7 +134,7 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
 
 
 def _world(kind: str, seed: int, count: int) -> Dataset:
-    return Dataset(sources=(WeightedSource(WorldSource(kind, seed, count)),), buckets=_WHOLE)
+    return Dataset(sources=(WeightedSource(WorldSource(kind, seed, count)),), buckets=_WHOLE, cache=_CACHE)
 
 
 def _more_of_several(of: Recipe) -> Dataset:
@@ -142,8 +142,11 @@ def _more_of_several(of: Recipe) -> Dataset:
     usual = WorldSource("captioned", of.seed + 3, of.captions // 2)
     several = WorldSource("several", of.seed + 4, of.captions)
     return Dataset(sources=(WeightedSource(usual, share=0.5), WeightedSource(several, share=0.5)),
-                   buckets=_WHOLE)
+                   buckets=_WHOLE, cache=_CACHE)
 
 
 _WHOLE = BucketSpec(crop="center")
 """Whole pictures: a crop would move what captions place."""
+
+_CACHE = CacheSpec()
+"""Latents and text states on disk: processes encode for each other, and a stop costs no second encoding."""
