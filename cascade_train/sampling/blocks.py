@@ -104,7 +104,7 @@ def validate(
         models = run.spec.models if run.step == 0 else apply_trained(run.spec.models, run, strength)
         title = title or f"step {run.step}"
     assert models is not None
-    pictures = draw_prompts(models, prompts, device=host.device, progress=told(host))
+    pictures = draw_prompts(models, prompts, device=host.device, progress=told(host), host=host)
     grid = validation_grid(prompts, pictures, title)
     if run is not None and host.rank == 0:
         _keep(run, prompts, strength, grid)

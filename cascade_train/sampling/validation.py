@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import torch
 from PIL import Image
 from torch import Tensor
 
+from cascade_train.host.base import Host
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.sampling.grid import labelled_grid, to_pictures
 from cascade_train.sampling.pipeline import text_to_image
 from cascade_train.sampling.progress import Progress, silent
 from cascade_train.sampling.spec import Prompts
+from cascade_train.training.distributed import shared_out
 
 _SHARED = (
     "negative",
@@ -29,13 +32,29 @@ _SHARED = (
 
 
 def draw_prompts(
-    models: ModelsSpec, prompts: Prompts, *, device: str = "cpu", progress: Progress = silent
+    models: ModelsSpec,
+    prompts: Prompts,
+    *,
+    device: str = "cpu",
+    progress: Progress = silent,
+    host: Host | None = None,
 ) -> Tensor:
-    """All pictures of ``prompts``, (texts × pictures, H, W, 3) in [0, 1], prompt by prompt."""
+    """All pictures of ``prompts``, (texts × pictures, H, W, 3) in [0, 1], prompt by prompt.
+
+    Where ``host`` is one of several processes each draws its share, and all get all pictures.
+    """
     settings = {name: value for name, value in asdict(prompts).items() if name in _SHARED}
     texts = [text for text in prompts.texts for _ in range(prompts.pictures)]
     seeds = [prompts.seed + picture for _ in prompts.texts for picture in range(prompts.pictures)]
-    return text_to_image(models, texts, seeds=seeds, device=device, progress=progress, **settings)
+
+    def drawn(first: int, last: int) -> Tensor:
+        return text_to_image(
+            models, texts[first:last], seeds=seeds[first:last], device=device, progress=progress, **settings
+        )
+
+    if host is None or not texts:
+        return drawn(0, len(texts))
+    return torch.cat(shared_out(drawn, len(texts), host))
 
 
 def validation_grid(prompts: Prompts, images: Tensor, title: str = "") -> Image.Image:

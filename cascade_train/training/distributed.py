@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
@@ -67,6 +67,33 @@ def agreed(value: T, host: Host) -> T:
     told = [value]
     torch.distributed.broadcast_object_list(told, src=0, device=torch.device(host.device))
     return told[0]
+
+
+def shared_out(make: Callable[[int, int], T], count: int, host: Host) -> list[T]:
+    """``make(first, last)`` of items 0 … ``count`` − 1, each process its share; everyone's, in order.
+
+    A process that fails or is stopped takes the others with it, so that none waits for it.
+
+    Raises:
+        Exception: its own where one failed, `Interrupted` in the others.
+    """
+    world, rank = host.world_size, host.rank
+    if world == 1:
+        return [make(0, count)] if count else []
+    first, last = count * rank // world, count * (rank + 1) // world
+    mine: list[T] = []
+    failed: BaseException | None = None
+    try:
+        mine = [make(first, last)] if last > first else []
+    except BaseException as exception:
+        failed = exception
+    everyone: list[list[T] | None] = [None] * world
+    torch.distributed.all_gather_object(everyone, None if failed is not None else mine)
+    if failed is not None:
+        raise failed
+    if any(part is None for part in everyone):
+        raise Interrupted("another process failed or was stopped")
+    return [item for part in everyone if part is not None for item in part]
 
 
 def wait(host: Host) -> None:

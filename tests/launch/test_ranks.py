@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from safetensors.torch import load_file
 
 from cascade_train.training import lock
@@ -71,9 +73,9 @@ def graph(folder: Path, export: str = "lora") -> Path:
         "6": (
             "CascadePrompts",
             {
-                "texts": "a large red circle",
+                "texts": "a large red circle\na blue star",
                 "negative": "",
-                "pictures": 1,
+                "pictures": 3,
                 "seed": 0,
                 "width": 0,
                 "height": 0,
@@ -185,6 +187,10 @@ def test_a_launcher_s_two_processes_make_what_one_makes(tmp_path: Path) -> None:
     (run,) = (tmp_path / "two" / "cascade" / "runs").iterdir()
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
+    for number in range(1, 7):
+        ours, theirs = (np.asarray(Image.open(tmp_path / name / f"between_{number:05d}_.png")).astype(int)
+                        for name in ("two", "one"))
+        assert ours.shape == (64, 64, 3) and np.abs(ours - theirs).max() <= 2, "each drew its share"
     ours, theirs = (load_file(tmp_path / name / "lora.safetensors") for name in ("two", "one"))
     for key, value in theirs.items():
         assert (ours[key] - value).abs().max() < 2e-4, key
