@@ -363,9 +363,12 @@ class ExportRun(CascadeNode):
     DISPLAY_NAME = "Export Run"
     CATEGORY = "cascade/training"
     DESCRIPTION = "Writes what a run has learned as a file for other programs."
-    RETURN_TYPES = ("STRING",)
-    RETURN_NAMES = ("path",)
-    OUTPUT_TOOLTIPS = ("The file that was written.",)
+    RETURN_TYPES = ("STRING", "LORA_MODEL")
+    RETURN_NAMES = ("path", "lora")
+    OUTPUT_TOOLTIPS = (
+        "The file that was written.",
+        "The run's LoRA for core's Load LoRA Model, which lays it over a core MODEL at once.",
+    )
     OUTPUT_NODE = True
 
     @classmethod
@@ -397,10 +400,13 @@ class ExportRun(CascadeNode):
         return export_stamp(cls.host.folders, filename)
 
     def run(self, run: Any, format: str, filename: str, precision: str) -> dict[str, Any]:
-        from cascade_train.sampling.blocks import export
+        from cascade_train.sampling.blocks import core_lora, export
 
         path = export(run, format, filename, precision, self.host)
-        return {"ui": {"text": [path]}, "result": (path,)}
+        lora = core_lora(run, precision)
+        if lora is None:
+            lora = self.host.blocked("this run trains no LoRA: load the exported file instead")
+        return {"ui": {"text": [path]}, "result": (path, lora)}
 
 
 NODES = (Optimizer, TrainingRun, TrainSteps, TrainAndValidate, Validate, CompareGrids, ApplyRun, ExportRun)

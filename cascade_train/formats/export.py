@@ -16,8 +16,11 @@ from cascade_train.models.spec import ModelsSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cascade_train.formats.lora import LoRA
+
 FORMATS = ("ComfyUI", "diffusers")
-PRECISIONS = ("fp32", "bf16", "fp16")
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+PRECISIONS = tuple(DTYPES)
 
 
 def export_path(folders: Folders, filename: str, run_folder: Path, default: str) -> Path:
@@ -72,15 +75,12 @@ def export_trained(
 
     if format not in FORMATS:
         raise CascadeError(f"no export format is called '{format}'", fix=f"Use one of {', '.join(FORMATS)}")
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    dtype = getattr(torch, DTYPES[precision])
     written: list[Path] = []
     if kind == "full":
         return _full(tensors, path, dtype, format, models, metadata)
-    adapters = {
-        key.removeprefix("stage_c."): value for key, value in tensors.items() if key.startswith("stage_c.")
-    }
-    if adapters:
-        made = lora.LoRA(adapters, float(settings["alpha"]))
+    made = _adapters(tensors, settings)
+    if made is not None:
         if format == "ComfyUI":
             lora.write_comfy(path, made, precision=dtype, base=_base_weights(models), metadata=metadata)
             written.append(path)
@@ -97,6 +97,33 @@ def export_trained(
     if not written:
         raise CascadeError("the run has trained nothing that could be exported", where=str(path))
     return tuple(written)
+
+
+def core_lora(
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    settings: Mapping[str, Any],
+    *,
+    precision: str = "fp32",
+    models: ModelsSpec,
+) -> dict[str, Tensor] | None:
+    """What the ComfyUI file of a trained LoRA holds, as ComfyUI's nodes hand it on; None for other runs."""
+    import torch
+
+    from cascade_train.formats import lora
+
+    made = None if kind == "full" else _adapters(tensors, settings)
+    if made is None:
+        return None
+    return lora.comfy_tensors(made, getattr(torch, DTYPES[precision]), _base_weights(models))
+
+
+def _adapters(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> LoRA | None:
+    from cascade_train.formats import lora
+
+    stage_c = {name: value for name, value in tensors.items() if name.startswith("stage_c.")}
+    own = {name.removeprefix("stage_c."): value for name, value in stage_c.items()}
+    return lora.LoRA(own, float(settings["alpha"])) if own else None
 
 
 def _full(

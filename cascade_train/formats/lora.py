@@ -85,7 +85,20 @@ def write_comfy(
     base: Callable[[str], Tensor] | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write ``lora`` as one file that ComfyUI's LoRA loaders read in full.
+    """Write ``lora`` as one file that ComfyUI's LoRA loaders read in full; see `comfy_tensors`."""
+    about = {
+        "modelspec.architecture": "stable-cascade-stage-c/lora",
+        "ss_network_dim": str(lora.rank),
+        "ss_network_alpha": str(lora.alpha),
+        "ss_network_module": "networks.lora",
+    }
+    write_tensors(path, comfy_tensors(lora, precision, base), metadata={**about, **(metadata or {})})
+
+
+def comfy_tensors(
+    lora: LoRA, precision: torch.dtype = torch.float32, base: Callable[[str], Tensor] | None = None
+) -> dict[str, Tensor]:
+    """``lora`` under the names that ComfyUI's LoRA loaders know, on the CPU in ``precision``.
 
     Args:
         base: the weight of a module by name; needed for DoRA, because ComfyUI divides by the lengths of W's
@@ -109,13 +122,7 @@ def write_comfy(
             whole = weight + lora.alpha / lora.rank * (up.float() @ down.float())
             ratio = weight.norm(dim=1) / whole.norm(dim=1)
             out[f"{stem}.dora_scale"] = (magnitude.float().cpu() * ratio.cpu()).unsqueeze(1).to(precision)
-    about = {
-        "modelspec.architecture": "stable-cascade-stage-c/lora",
-        "ss_network_dim": str(lora.rank),
-        "ss_network_alpha": str(lora.alpha),
-        "ss_network_module": "networks.lora",
-    }
-    write_tensors(path, out, metadata={**about, **(metadata or {})})
+    return out
 
 
 def read_comfy(path: Path) -> LoRA:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cascade_train.graph.blocker import is_blocker
 from cascade_train.graph.execute_classes import ClassFacts, Registry
 from cascade_train.graph.execute_graph import Prompt, is_link
 from cascade_train.graph.execute_inputs import call_over_lists, gather, settled, unwrapped
+from cascade_train.host.blocker import is_blocker
 
 
 @dataclass(frozen=True)

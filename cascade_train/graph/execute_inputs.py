@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.blocker import ExecutionBlocker, is_blocker
 from cascade_train.graph.execute_classes import ClassFacts
 from cascade_train.graph.execute_graph import is_link
+from cascade_train.host.blocker import ExecutionBlocker, is_blocker
 
 Columns = dict[str, Sequence[Any]]
 """Input name -> its values, one for each call (a single value counts for every call)."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cascade_train.errors import CascadeError, Interrupted
-from cascade_train.graph.blocker import ExecutionBlocker
 from cascade_train.graph.execute_cache import Keys, Result, ResultCache
 from cascade_train.graph.execute_classes import ClassFacts, Registry
 from cascade_train.graph.execute_graph import LiveGraph, id_order, is_link
@@ -32,6 +31,7 @@ from cascade_train.graph.execute_release import Holds
 from cascade_train.graph.execute_report import Event, NodeReport, Report, State, plain
 from cascade_train.graph.typed import typed_in
 from cascade_train.host.base import Host
+from cascade_train.host.blocker import ExecutionBlocker
 
 Listener = Callable[[Event], None]
 

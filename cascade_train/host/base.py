@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cascade_train.errors import CascadeError
 
@@ -109,6 +109,10 @@ class Host(Protocol):
 
     @property
     def world_size(self) -> int: ...
+
+    def blocked(self, message: str) -> Any:
+        """An output that nothing can take: a node it is wired to is reported with ``message``."""
+        ...
 
     def progress(self, done: int, total: int, text: str = "", preview: Image.Image | None = None) -> None:
         """Tell how far the current node is. ``text`` is a short line such as ``loss 0.123``.

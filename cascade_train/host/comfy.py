@@ -112,6 +112,11 @@ class ComfyHost:
             return None
         return getattr(PromptServer, "instance", None)
 
+    def blocked(self, message: str) -> Any:
+        from comfy_execution.graph_utils import ExecutionBlocker
+
+        return ExecutionBlocker(message)
+
     def make_room(self) -> None:
         """Unload the models that ComfyUI keeps; training memory is outside its accounting."""
         import comfy.model_management

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cascade_train.errors import CascadeError, Interrupted
 from cascade_train.host.base import Folders
+from cascade_train.host.blocker import ExecutionBlocker
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -162,6 +163,9 @@ class HeadlessHost:
         if self.rank == 0 and text not in self._warned:
             self._warned.add(text)
             self.sink.warn(text)
+
+    def blocked(self, message: str) -> Any:
+        return ExecutionBlocker(message)
 
     def make_room(self) -> None:
         return None

@@ -142,6 +142,14 @@ def export(position: Position, format: str, filename: str, precision: str, host:
     )
 
 
+def core_lora(position: Position, precision: str) -> dict[str, Tensor] | None:
+    """The run's LoRA at ``position`` as ComfyUI's nodes hand it on; None where it trains something else."""
+    from cascade_train.formats.export import core_lora as made
+
+    state = runs.trained(position)
+    return made(state.kind, state.tensors, state.settings, precision=precision, models=position.spec.models)
+
+
 def default_name(position: Position) -> str:
     """A file name (without ending) for what ``position`` holds: its label, its step, its own short name."""
     label = "".join(c if c.isalnum() or c in "-_" else "-" for c in position.spec.label).strip("-") or "run"

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 
 def test_the_nodes_load_from_a_plain_copy_under_a_name_with_spaces_and_dashes(server: Any) -> None:
@@ -45,6 +47,23 @@ def test_comfyui_and_headless_give_the_same_weights_and_pictures(
         prompts = [json.loads(picture.info["prompt"]) for picture in (a, b)]
         assert prompts[0].keys() == prompts[1].keys() == graph.prompt.keys()
         assert json.loads(b.info["workflow"]) == workflow
+
+
+def test_core_takes_the_lora_from_the_link_as_it_is_in_the_file(server: Any, graph: Any) -> None:
+    if not server.get("/object_info/SaveLoRA"):
+        pytest.skip("this ComfyUI has no LoRAs on links; a newer one (0.3.48) has")
+    run = graph.training(2, seed=21)
+    export = graph.add("CascadeExportRun", run=[run, 0], filename="loras/linked", precision="fp32")
+    graph.add("SaveLoRA", lora=[export, 1], prefix="loras/saved")
+    queued = server.queue(graph.prompt)
+    assert queued.finished()["type"] == "execution_success", queued.messages[-3:]
+    folder = server.output / "loras"
+    (saved,) = folder.glob("saved*.safetensors")
+    by_link, by_file = load_file(saved), load_file(folder / "linked.safetensors")
+    assert by_link.keys() == by_file.keys()
+    assert all(torch.equal(by_link[key], by_file[key]) for key in by_file)
+    loaders = server.get("/object_info/LoraLoader")["LoraLoader"]["input"]["required"]["lora_name"][0]
+    assert "linked.safetensors" in loaders, "and core's Load LoRA lists the file where it is"
 
 
 def test_training_shows_progress_and_queueing_again_trains_nothing(server: Any, graph: Any) -> None:

@@ -105,8 +105,9 @@ Pictures keep their size. Batches become a block of their own.""",
     "CascadeApplyRun": """\
 The result can be wired wherever models go: to sampling, to another run, to export.""",
     "CascadeExportRun": """\
-**ComfyUI**: one `.safetensors` with the names ComfyUI's LoRA loaders know; copy it to `models/loras`. \
-Full weights are written in Stable Cascade's own layout. **diffusers**: a folder that \
+**ComfyUI**: one `.safetensors` with the names ComfyUI's LoRA loaders know. With a file name such as \
+`loras/zorp` core's *Load LoRA* lists it; or wire `lora` into core's *Load LoRA Model*. Full weights \
+are written in Stable Cascade's own layout. **diffusers**: a folder that \
 `peft.PeftModel.from_pretrained(unet, folder)` reads. Trained tokens are written beside it, one file \
 each (`clip_g`), for `models/embeddings`.
 

@@ -12,6 +12,7 @@ from cascade_train.data.sources import folder_dataset
 from cascade_train.errors import CascadeError, Interrupted
 from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.models.spec import ModelsSpec
+from cascade_train.models.weights import read_tensors
 from cascade_train.sampling import Prompts, blocks
 from cascade_train.training import look
 from cascade_train.training import run as runs
@@ -135,6 +136,9 @@ def test_exports_land_in_the_run_s_folder_or_where_asked(start: Position, host: 
     assert named == host.folders.output / "loras" / "mine.safetensors" and named.is_file()
     with pytest.raises(CascadeError, match="Train"):
         blocks.export(start, "ComfyUI", "", "fp32", host)
+    on_link, in_file = blocks.core_lora(later, "fp32"), read_tensors(own)
+    assert on_link is not None and on_link.keys() == in_file.keys()
+    assert all(torch.equal(on_link[key], in_file[key]) for key in in_file)
 
 
 def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: HeadlessHost) -> None:
@@ -170,5 +174,6 @@ def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: Hea
     assert predicts(network) == "v" and predicts(library.part(tiny, "stage_c")) == "epsilon"
     file = Path(blocks.export(last, "ComfyUI", "", "fp32", host))
     assert predicts(build.load("stage_c", file)) == "v"
+    assert blocks.core_lora(last, "fp32") is None, "all weights are no LoRA"
     told = host.sink.warnings  # type: ignore[union-attr]
     assert any("predicts v" in warning for warning in told), told
