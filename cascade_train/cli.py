@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(args, "command_run", None) is None:
             parser.print_help()
             return WRONG
+        args.words = words
     except SystemExit as left:  # argparse has said why
         return left.code if isinstance(left.code, int) else WRONG
     return _guarded(args)

@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="run only the node with this title or id, and what it needs (repeatable)")
     parser.add_argument("--device", default="auto", metavar="NAME",
                         help="auto, cpu, cuda, cuda:1 or mps (auto: CUDA, else MPS, else CPU)")
+    parser.add_argument("--processes", type=int, default=1, metavar="N",
+                        help="work with N processes, a GPU each, which train one run (default: 1)")
     parser.add_argument("--dry-run", action="store_true",
                         help="print what would run and what is there already, and run nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object an event, the report last")
@@ -96,6 +98,8 @@ def _run(args: argparse.Namespace, display: Any) -> int:
     from cascade_train.graph.load import is_api, read_workflow
     from cascade_train.graph.overrides import find_node
 
+    if args.processes < 1:
+        raise CascadeError(f"--processes {args.processes}", fix="Use 1 or more")
     workflow = read_workflow(args.file)
     host, classes = place(args, display)
     prompt, problems = _checked(workflow, classes, host, args)
@@ -106,6 +110,13 @@ def _run(args: argparse.Namespace, display: Any) -> int:
         from cascade_train.graph.plan import plan
 
         return _print_plan(plan(prompt, classes, host, only=only), args.json)
+
+    if args.processes > 1:
+        from cascade_train.launch.local import together
+
+        _enough_devices(args.processes, args.device)
+        _make_output(host.folders.output)
+        return together(args.processes, [*args.words, "--processes", "1"])
 
     from cascade_train.graph.execute import run_prompt
     from cascade_train.host.headless import stop_on_signals
@@ -120,6 +131,21 @@ def _run(args: argparse.Namespace, display: Any) -> int:
             _leave(report.exit_code)
     display.end(report, host.folders)
     return report.exit_code
+
+
+def _enough_devices(processes: int, device: str) -> None:
+    """CascadeError where processes would have to share a GPU, which NCCL cannot."""
+    if device.startswith("cpu"):
+        return
+    import torch
+
+    count = torch.cuda.device_count()
+    if not count and device == "auto":
+        return
+    if ":" in device or count < processes:
+        there = f"--device {device} is one device" if ":" in device else f"torch finds {count} GPU(s)"
+        raise CascadeError(f"--processes {processes}: {there}",
+                           fix=f"Use --processes {max(1, count)}, or --device cpu")
 
 
 def _leave(code: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -174,6 +175,10 @@ class HeadlessHost:
 STOPPED = 130
 """Exit code of a run that a person stopped."""
 
+SAME_REQUEST = 1.0
+"""Seconds within which a second signal is the same request: a console tells all processes, and then their
+launcher tells them again."""
+
 
 @contextmanager
 def stop_on_signals(host: HeadlessHost, told: Callable[[str], None]) -> Iterator[None]:
@@ -186,9 +191,14 @@ def stop_on_signals(host: HeadlessHost, told: Callable[[str], None]) -> Iterator
         yield
         return
 
+    asked = [0.0]
+
     def caught(number: int, frame: FrameType | None) -> None:
         if host.stopping:
+            if host.world_size > 1 and time.monotonic() - asked[0] < SAME_REQUEST:
+                return
             os._exit(STOPPED)
+        asked[0] = time.monotonic()
         host.stop()
         told("Stopping at the next step; running the same file again continues. Ctrl-C again stops at once.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -162,17 +163,15 @@ def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_a_launcher_s_two_processes_make_what_one_makes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", ["torchrun", "--processes"])
+def test_two_processes_make_what_one_makes(tmp_path: Path, launcher: str) -> None:
     file = graph(tmp_path)
-    launch = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        *command(file, tmp_path / "two"),
-    ]
-    done = finished(*launch)
+    two = command(file, tmp_path / "two")
+    if launcher == "torchrun":
+        two = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *two]
+    else:
+        two = [*two, "--processes", "2"]
+    done = finished(*two)
     assert done.stdout.count("Finished after") == 1, "one of them speaks"
     finished(*command(file, tmp_path / "one"))
 
@@ -194,6 +193,40 @@ def test_a_launcher_s_two_processes_make_what_one_makes(tmp_path: Path) -> None:
     ours, theirs = (load_file(tmp_path / name / "lora.safetensors") for name in ("two", "one"))
     for key, value in theirs.items():
         assert (ours[key] - value).abs().max() < 2e-4, key
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT, which Windows has for consoles alone")
+def test_stopping_the_command_stops_its_processes_at_one_step(tmp_path: Path) -> None:
+    """Only the process that the person started is told; the same command goes on from where all stood."""
+    file = graph(tmp_path)
+    words = [*command(file, tmp_path), "--only", "7", "--json", "--processes", "2", "--set"]
+    started = subprocess.Popen([sys.executable, *words, "7.steps=100000"], stdout=subprocess.PIPE, text=True,
+                               encoding="utf-8", env=environment())
+    try:
+        assert started.stdout is not None
+        for line in started.stdout:
+            if '"progress"' in line and '"step' in line:
+                break
+        os.kill(started.pid, signal.SIGINT)
+        rest = started.stdout.read()
+        assert started.wait(timeout=120) == 130
+    finally:
+        started.kill()
+    assert report(rest)["interrupted"]
+    (run,) = (tmp_path / "cascade" / "runs").iterdir()
+    steps = len((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    assert steps > 0
+    finished(*words, f"7.steps={steps + 1}")
+    assert len((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == steps + 1
+
+
+def test_processes_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    words = command(graph(tmp_path), tmp_path)
+    for number, more, said in (("0", {}, "Use 1 or more"),
+                               ("2", {"WORLD_SIZE": "2", "RANK": "0"}, "within a launcher's 2 processes")):
+        done = subprocess.run([sys.executable, *words, "--processes", number], capture_output=True, text=True,
+                              encoding="utf-8", env=environment(**more))
+        assert done.returncode == 2 and said in done.stderr, done.stderr
 
 
 def test_a_run_that_is_held_is_refused_to_both(tmp_path: Path) -> None:
