@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import data, models, sampling, targets, training
+from . import data, models, results, sampling, targets, training
 from .checks import hooks
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
 
-_TOPICS: tuple[Any, ...] = (models, data, targets, training, sampling)
+_TOPICS: tuple[Any, ...] = (models, data, targets, training, results, sampling)
 
 NODES: tuple[type, ...] = tuple(node for topic in _TOPICS for node in topic.NODES)
 

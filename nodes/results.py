@@ -1,0 +1,151 @@
+"""What a run has learned: looking at it, laying it over models, taking it away as a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import MODELS, PROMPTS, RUN, CascadeNode, choice, link, number, text
+
+
+class Validate(CascadeNode):
+    ID = "CascadeValidate"
+    DISPLAY_NAME = "Validate"
+    CATEGORY = "cascade/training"
+    DESCRIPTION = "Draws the prompts with a run as it stands, or with plain models, as a labelled grid."
+    RETURN_TYPES = ("IMAGE", "IMAGE")
+    RETURN_NAMES = ("grid", "pictures")
+    OUTPUT_TOOLTIPS = (
+        "One sheet: a row for each prompt, a column for each seed.",
+        "The pictures by themselves.",
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "prompts": link(PROMPTS, "What to draw."),
+                "title": text("", "Stands at the top of the grid; empty says the step."),
+                "strength": number(1.0, -10.0, 10.0, 0.05, "How strongly the run is laid over its models."),
+            },
+            "optional": {
+                "run": link(RUN, "The run to look at. Wire this or models."),
+                "models": link(MODELS, "Models to look at instead of a run."),
+            },
+        }
+
+    def run(
+        self, prompts: Any, title: str, strength: float, run: Any = None, models: Any = None
+    ) -> tuple[Any, Any]:
+        from cascade_train.sampling.blocks import validate
+
+        return validate(prompts, self.host, run=run, models=models, strength=strength, title=title.strip())
+
+
+class CompareGrids(CascadeNode):
+    ID = "CascadeCompareGrids"
+    DISPLAY_NAME = "Compare Grids"
+    CATEGORY = "cascade/training"
+    DESCRIPTION = "Puts grids or pictures on one sheet, each under its label: before and after."
+    RETURN_TYPES = ("IMAGE",)
+    RETURN_NAMES = ("sheet",)
+    OUTPUT_TOOLTIPS = ("All grids on one sheet.",)
+    COUNT = 6
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        labels = {
+            f"label_{n}": text(("before", "after")[n - 1] if n < 3 else "", f"Stands over picture {n}.")
+            for n in range(1, cls.COUNT + 1)
+        }
+        arranged = choice(("beside", "below"), "Next to each other or under each other.")
+        return {
+            "required": {"arrange": arranged, **labels},
+            "optional": {
+                f"image_{n}": link("IMAGE", f"Picture {n}; of a batch each.") for n in range(1, cls.COUNT + 1)
+            },
+        }
+
+    def run(self, arrange: str, **inputs: Any) -> tuple[Any]:
+        from cascade_train.sampling.grid import sheet
+
+        pairs = [(inputs.get(f"label_{n}", ""), inputs.get(f"image_{n}")) for n in range(1, self.COUNT + 1)]
+        return (sheet([(label, image) for label, image in pairs if image is not None], arrange == "beside"),)
+
+
+class ApplyRun(CascadeNode):
+    ID = "CascadeApplyRun"
+    DISPLAY_NAME = "Apply Run"
+    CATEGORY = "cascade/training"
+    DESCRIPTION = "Lays what a run has learned over the models."
+    RETURN_TYPES = (MODELS,)
+    RETURN_NAMES = ("models",)
+    OUTPUT_TOOLTIPS = ("The models with the run's LoRA, tokens or weights.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "models": link(MODELS, "The models the run was started from."),
+                "run": link(RUN, "The run, at the step that is wanted."),
+                "strength": number(1.0, -10.0, 10.0, 0.05, "1 is as trained, 0 is not at all."),
+            }
+        }
+
+    def run(self, models: Any, run: Any, strength: float) -> tuple[Any]:
+        from cascade_train.training.apply import apply_trained
+
+        return (apply_trained(models, run, strength),)
+
+
+class ExportRun(CascadeNode):
+    ID = "CascadeExportRun"
+    DISPLAY_NAME = "Export Run"
+    CATEGORY = "cascade/training"
+    DESCRIPTION = "Writes what a run has learned as a file for other programs."
+    RETURN_TYPES = ("STRING", "LORA_MODEL")
+    RETURN_NAMES = ("path", "lora")
+    OUTPUT_TOOLTIPS = (
+        "The file that was written.",
+        "The run's LoRA for core's Load LoRA Model, which lays it over a core MODEL at once.",
+    )
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "run": link(RUN, "The run, at the step that is wanted."),
+                "format": choice(
+                    ("ComfyUI", "diffusers"),
+                    "ComfyUI: names that ComfyUI's loaders know. diffusers: names "
+                    "that the peft library injects.",
+                ),
+                "filename": text(
+                    "",
+                    "Name inside the output folder, without an ending. Empty writes into the run's own "
+                    "folder, under exports.",
+                ),
+                "precision": choice(
+                    ("fp32", "bf16", "fp16"), "Of the numbers in the file: half of them take half the room."
+                ),
+            }
+        }
+
+    @classmethod
+    def IS_CHANGED(cls, filename: str = "", **_: Any) -> Any:
+        """Export again when the file was taken away or changed by another hand."""
+        from cascade_train.formats.export import export_stamp
+
+        return export_stamp(cls.host.folders, filename)
+
+    def run(self, run: Any, format: str, filename: str, precision: str) -> dict[str, Any]:
+        from cascade_train.sampling.blocks import core_lora, export
+
+        path = export(run, format, filename, precision, self.host)
+        lora = core_lora(run, precision)
+        if lora is None:
+            lora = self.host.blocked("this run trains no LoRA: load the exported file instead")
+        return {"ui": {"text": [path]}, "result": (path, lora)}
+
+
+NODES = (Validate, CompareGrids, ApplyRun, ExportRun)
