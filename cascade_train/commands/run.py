@@ -140,10 +140,10 @@ def _enough_devices(processes: int, device: str) -> None:
     import torch
 
     count = torch.cuda.device_count()
-    if not count and device == "auto":
+    if not count and device == "auto" and not torch.backends.mps.is_available():
         return
     if ":" in device or count < processes:
-        there = f"--device {device} is one device" if ":" in device else f"torch finds {count} GPU(s)"
+        there = f"--device {device} is one device" if ":" in device else f"torch finds {count} CUDA device(s)"
         raise CascadeError(f"--processes {processes}: {there}",
                            fix=f"Use --processes {max(1, count)}, or --device cpu")
 
