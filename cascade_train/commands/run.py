@@ -100,6 +100,12 @@ def _run(args: argparse.Namespace, display: Any) -> int:
 
     if args.processes < 1:
         raise CascadeError(f"--processes {args.processes}", fix="Use 1 or more")
+    if args.processes > 1 and not args.dry_run:
+        from cascade_train.launch.local import MEMBER, together
+
+        if MEMBER not in os.environ:  # each process checks the workflow, and the first says what is wrong
+            _enough_devices(args.processes, args.device)
+            return together(args.processes, args.words)
     workflow = read_workflow(args.file)
     host, classes = place(args, display)
     prompt, problems = _checked(workflow, classes, host, args)
@@ -111,20 +117,13 @@ def _run(args: argparse.Namespace, display: Any) -> int:
 
         return _print_plan(plan(prompt, classes, host, only=only), args.json)
 
-    if args.processes > 1:
-        from cascade_train.launch.local import together
-
-        _enough_devices(args.processes, args.device)
-        _make_output(host.folders.output)
-        return together(args.processes, [*args.words, "--processes", "1"])
-
     from cascade_train.graph.execute import run_prompt
     from cascade_train.host.headless import stop_on_signals
     from cascade_train.launch.ranks import joined
 
     pnginfo = None if is_api(workflow) else {"workflow": workflow}
     _make_output(host.folders.output)
-    with stop_on_signals(host, _say_at_once), joined(host):
+    with stop_on_signals(host, _say_at_once if host.rank == 0 else _say_nothing), joined(host):
         report = run_prompt(prompt, classes, host, only=only, extra_pnginfo=pnginfo, listener=display.event)
         if host.world_size > 1 and not report.ok:
             display.end(report, host.folders)
@@ -142,9 +141,11 @@ def _enough_devices(processes: int, device: str) -> None:
     count = torch.cuda.device_count()
     if not count and device == "auto" and not torch.backends.mps.is_available():
         return
-    if ":" in device or count < processes:
-        there = f"--device {device} is one device" if ":" in device else f"torch finds {count} CUDA device(s)"
-        raise CascadeError(f"--processes {processes}: {there}",
+    if ":" in device:
+        raise CascadeError(f"--processes {processes}: --device {device} is one device",
+                           fix=f"Use --device {device.partition(':')[0]}, which gives each its own")
+    if count < processes:
+        raise CascadeError(f"--processes {processes}: torch finds {count} CUDA device(s)",
                            fix=f"Use --processes {max(1, count)}, or --device cpu")
 
 
@@ -164,6 +165,10 @@ def _make_output(folder: Path) -> None:
                            fix="Name a folder that can be written to") from None
     if not os.access(folder, os.W_OK):
         raise CascadeError(f"--output-dir: '{folder}' cannot be written to", fix="Name another folder")
+
+
+def _say_nothing(text: str) -> None:
+    """For every process but the first, which says it."""
 
 
 def _say_at_once(text: str) -> None:

@@ -120,7 +120,7 @@ class Wanted:
 
 
 def held_out(shape: str, colour: str, background: str) -> bool:
-    """Whether this combination is never drawn by the kind ``captioned``. The same on every machine."""
+    """Whether ``captioned`` and ``several`` never draw this combination. The same on every machine."""
     name = f"{shape}|{colour}|{background}".encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:4], "big") % HELD_OUT_SHARE == 0
 

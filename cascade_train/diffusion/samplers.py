@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cascade_train.diffusion.noise import normals
 from cascade_train.diffusion.schedule import alpha_sigma, logsnr, time_input
+from cascade_train.diffusion.targets import Objective, noise_prediction
 from cascade_train.errors import CascadeError
 
 Sampler = Literal["ddpm", "ddim"]
@@ -108,7 +109,7 @@ def step_down(x: Tensor, epsilon: Tensor, level: Tensor, next_level: Tensor, noi
 
 
 Denoiser = Callable[[Tensor, Tensor], Tensor]
-"""(x (B, C, H, W), time input (B,) fp32) → the (guided) noise prediction, like x."""
+"""(x (B, C, H, W), time input (B,) fp32) → the (guided) prediction of the noise, or of v, like x."""
 
 
 @torch.no_grad()
@@ -120,6 +121,7 @@ def sample(
     *,
     sampler: Sampler = "ddpm",
     stream: int = STAGE_C_NOISE,
+    objective: Objective = "epsilon",
     each_step: Callable[[int, int, Tensor], None] | None = None,
 ) -> Tensor:
     """Walk ``start`` down ``levels`` and return the last estimate of the clean sample, like ``start``.
@@ -128,6 +130,7 @@ def sample(
         denoise: the network; its time input is made here, always in fp32.
         start: (B, C, H, W) at log-SNR ``levels[0]``.
         levels: (steps + 1,) rising log-SNRs from `sampling_logsnrs`.
+        objective: what ``denoise`` answers.
         seeds: one for each picture; the noise of a step is a function of (seed, step, ``stream``).
         each_step: called after each evaluation with (steps done, steps, clean estimate). May raise to stop.
     """
@@ -139,7 +142,7 @@ def sample(
     clean = start
     for index in range(steps):
         time = time_input(levels[index]).to(torch.float32).expand(x.shape[0])
-        epsilon = denoise(x, time).to(x.dtype)
+        epsilon = noise_prediction(denoise(x, time).to(x.dtype), x, levels[index], objective)
         clean = clean_estimate(x, epsilon, levels[index])
         if each_step is not None:
             each_step(index + 1, steps, clean)

@@ -34,6 +34,8 @@ def target(clean: Tensor, noise: Tensor, log_snr: Tensor, objective: Objective =
 def noise_prediction(answer: Tensor, x: Tensor, log_snr: Tensor, objective: Objective = "epsilon") -> Tensor:
     """The ε that a network trained for ``objective`` means by ``answer`` at ``x`` (B, …): of a v, a·v + b·x.
 
+    ``log_snr`` is (B,), or one for all.
+
     Raises:
         ValueError: for an unknown objective.
     """

@@ -107,7 +107,7 @@ def core_lora(
     precision: str = "fp32",
     models: ModelsSpec,
 ) -> dict[str, Tensor] | None:
-    """What the ComfyUI file of a trained LoRA holds, as ComfyUI's nodes hand it on; None for other runs."""
+    """What the ComfyUI file of a trained LoRA holds, as ComfyUI's nodes hand it on; None without one."""
     import torch
 
     from cascade_train.formats import lora

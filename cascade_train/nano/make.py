@@ -92,7 +92,7 @@ def progress_lines(stage: Stage, steps: int, tell: Tell,
         rate = (done - at) / (now - began) if now > began else 0.0
         left = f"{duration((steps - done) / rate)} left" if rate > 0 else "time left unknown"
         loss = next((piece for piece in text.split(" · ") if piece.startswith("loss")), "")
-        tell(f"{stage:<10} {done:>6}/{steps}  {loss}  {rate:.2f} steps/s  {left}")
+        tell(f"{stage:<15} {done:>6}/{steps}  {loss}  {rate:.2f} steps/s  {left}")
 
     return progress
 

@@ -145,7 +145,10 @@ def export(position: Position, format: str, filename: str, precision: str, host:
 def core_lora(position: Position, precision: str) -> dict[str, Tensor] | None:
     """The run's LoRA at ``position`` as ComfyUI's nodes hand it on; None where it trains something else."""
     from cascade_train.formats.export import core_lora as made
+    from cascade_train.models.applied import read_settings
 
+    if read_settings(runs.checkpoint_of(position))[0] != "lora":
+        return None  # all weights are gigabytes: nothing to read only to see what they are
     state = runs.trained(position)
     return made(state.kind, state.tensors, state.settings, precision=precision, models=position.spec.models)
 

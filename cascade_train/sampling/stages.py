@@ -24,8 +24,7 @@ from cascade_train.diffusion.samplers import (
     sample,
     sampling_logsnrs,
 )
-from cascade_train.diffusion.schedule import logsnr
-from cascade_train.diffusion.targets import Objective, noise_prediction
+from cascade_train.diffusion.targets import Objective
 from cascade_train.errors import CascadeError
 from cascade_train.models import compressor, library
 from cascade_train.models.spec import ModelsSpec
@@ -139,11 +138,16 @@ def _walked(
     objective: Objective = "epsilon",
 ) -> Tensor:
     """Stage C's ``x`` walked down ``levels`` in one batch."""
-    denoise = _guided_network(
-        network, settings, _inputs(network, condition), _inputs(network, negative), objective
-    )
+    denoise = _guided_network(network, settings, _inputs(network, condition), _inputs(network, negative))
     return sample(
-        denoise, x, levels, seeds, sampler=settings.sampler, stream=STAGE_C_NOISE, each_step=each_step
+        denoise,
+        x,
+        levels,
+        seeds,
+        sampler=settings.sampler,
+        stream=STAGE_C_NOISE,
+        objective=objective,
+        each_step=each_step,
     )
 
 
@@ -180,7 +184,6 @@ def decode_stage_b(
             settings,
             {"clip_text_pooled": condition.rows(first, last).pooled, "effnet": semantic},
             {"clip_text_pooled": negative.rows(first, last).pooled, "effnet": torch.zeros_like(semantic)},
-            predicts(network),
         )
         return sample(
             denoise,
@@ -189,6 +192,7 @@ def decode_stage_b(
             seeds[first:last],
             sampler=settings.sampler,
             stream=STAGE_B_NOISE,
+            objective=predicts(network),
             each_step=lambda done, _total, clean: tell(done, clean),
         )
 
@@ -281,17 +285,12 @@ def _inputs(network: Any, condition: Conditioning) -> dict[str, Tensor]:
 
 
 def _guided_network(
-    network: Any,
-    settings: SamplerSettings,
-    condition: dict[str, Tensor],
-    negative: dict[str, Tensor],
-    objective: Objective,
+    network: Any, settings: SamplerSettings, condition: dict[str, Tensor], negative: dict[str, Tensor]
 ) -> Callable[[Tensor, Tensor], Tensor]:
     def call(x: Tensor, time: Tensor, inputs: dict[str, Tensor]) -> Tensor:
         dtype = next(network.parameters()).dtype
         cast = {name: value.to(dtype) for name, value in inputs.items()}
-        answer = network(x.to(dtype), timestep_ratio=time, return_dict=False, **cast)[0].float()
-        return noise_prediction(answer, x, logsnr(time), objective)
+        return network(x.to(dtype), timestep_ratio=time, return_dict=False, **cast)[0].float()
 
     def denoise(x: Tensor, time: Tensor) -> Tensor:
         if settings.cfg == 1:

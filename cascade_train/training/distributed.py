@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from cascade_train.errors import Interrupted
+from cascade_train.errors import CascadeError, Interrupted
 from cascade_train.host.base import Host
 
 T = TypeVar("T")
@@ -75,7 +75,8 @@ def shared_out(make: Callable[[int, int], T], count: int, host: Host) -> list[T]
     A process that fails or is stopped takes the others with it, so that none waits for it.
 
     Raises:
-        Exception: its own where one failed, `Interrupted` in the others.
+        Exception: its own where one failed; in the others `Interrupted` where that was a stop, else a
+            CascadeError that says which failed, and how.
     """
     world, rank = host.world_size, host.rank
     if world == 1:
@@ -86,14 +87,24 @@ def shared_out(make: Callable[[int, int], T], count: int, host: Host) -> list[T]
     try:
         mine = [make(first, last)] if last > first else []
     except BaseException as exception:
-        failed = exception
-    everyone: list[list[T] | None] = [None] * world
-    torch.distributed.all_gather_object(everyone, None if failed is not None else mine)
+        failed, mine = exception, []
+    said = "" if failed is None else f"{type(failed).__name__}: {failed}"
+    everyone: list[Any] = [None] * world
+    torch.distributed.all_gather_object(everyone, (mine, said, _is_stop(failed)))
     if failed is not None:
         raise failed
-    if any(part is None for part in everyone):
-        raise Interrupted("another process failed or was stopped")
-    return [item for part in everyone if part is not None for item in part]
+    for other, (_, said, stop) in enumerate(everyone):
+        if stop:
+            raise Interrupted("another process of this run was stopped")
+        if said:
+            raise CascadeError(f"process {other}, which works with this one, failed: {said}")
+    return [item for part, _, _ in everyone for item in part]
+
+
+def _is_stop(exception: BaseException | None) -> bool:
+    """Whether a person's wish ended it: ours, a console's, or ComfyUI's own exception for that."""
+    return isinstance(exception, (Interrupted, KeyboardInterrupt)) or (
+        type(exception).__name__ == "InterruptProcessingException")
 
 
 def wait(host: Host) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from cascade_train.errors import CascadeError
 from cascade_train.models import build, library, weights
-from cascade_train.models.spec import ModelsSpec
+from cascade_train.models.spec import ModelsSpec, Part
 from cascade_train.training.filters import hit, layers_in
-from cascade_train.training.spec import LoRATarget, RunSpec, TokenSpec
+from cascade_train.training.spec import FullTarget, LoRATarget, RunSpec, TokenSpec
 from cascade_train.training.tokens import found_entries
 
 
@@ -30,10 +30,39 @@ def check(spec: RunSpec) -> None:
         raise CascadeError(f"the learning rate is {spec.optimizer.learning_rate}", fix="Use 0 or more")
     if not 0 <= spec.optimizer.ema < 1:
         raise CascadeError(f"the EMA decay is {spec.optimizer.ema}", fix="Use 0 (none) to just under 1")
+    if isinstance(spec.target, LoRATarget) and not spec.target.modules.strip() and retaught(spec):
+        raise CascadeError(f"tokens alone cannot make these models predict {spec.objective}",
+                           fix=f"Choose the objective {predicted(spec.models, 'stage_c')}, which is theirs")
     if isinstance(spec.target, LoRATarget):
         _adapters(spec.target, spec.models)
         if spec.target.tokens is not None:
             _tokens(spec.target.tokens, spec.models)
+
+
+def predicted(models: ModelsSpec, part: Part) -> str:
+    """What ``part`` (Stage B or C) of ``models`` answers: ``epsilon`` or ``v``."""
+    from cascade_train.models.applied import read_settings
+
+    for run in reversed(models.applied):
+        settings = read_settings(Path(run.checkpoint))[1]
+        if part in settings["parts"]:
+            return str(settings.get("objective", "epsilon"))
+    file = library.part_file(models, part)
+    said = weights.read_header(Path(file.path))[1].get(weights.PREDICTION, "epsilon")
+    return "v" if said == "v" else "epsilon"
+
+
+def retaught(spec: RunSpec) -> str:
+    """A warning where the run starts from models that answer something else than its objective; else ""."""
+    part: Part = "stage_c" if isinstance(spec.target, LoRATarget) else spec.target.part
+    fresh = isinstance(spec.target, FullTarget) and spec.target.init != "models"
+    if fresh or part not in ("stage_b", "stage_c"):
+        return ""
+    theirs = predicted(spec.models, part)
+    if theirs == spec.objective:
+        return ""
+    return (f"the models predict {theirs} and the objective is {spec.objective}: they draw noise until they "
+            "have learned that anew, for which a LoRA seldom suffices")
 
 
 def _adapters(target: LoRATarget, models: ModelsSpec) -> None:

@@ -59,6 +59,16 @@ def test_gaussian_data_comes_out_with_its_own_mean_and_spread(sampler: samplers.
     assert abs(float(drawn.std()) - spread) < 0.03
 
 
+def test_a_v_is_read_at_the_level_that_is_walked_however_it_is_shifted() -> None:
+    """x₀ = a·x − b·v (Salimans & Ho 2022, appendix D), beyond the levels that the network can be told too."""
+    x, v = torch.randn(2, 3, 4, 4), torch.randn(2, 3, 4, 4)
+    for shift in (1.0, 2.0, 4.0):
+        levels = samplers.sampling_logsnrs(1, shift)
+        clean = samplers.sample(lambda _x, _time: v, x, levels, range(2), objective="v")
+        a, b = alpha_sigma(levels[0].double())
+        torch.testing.assert_close(clean, (a * x.double() - b * v.double()).float(), rtol=1e-3, atol=1e-3)
+
+
 def test_noise_belongs_to_a_picture_and_not_to_its_batch() -> None:
     alone = samplers.batch_noise([7], 3, (16, 8, 8), samplers.STAGE_C_NOISE)
     among = samplers.batch_noise([1, 7, 2], 3, (16, 8, 8), samplers.STAGE_C_NOISE)

@@ -29,13 +29,16 @@ def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
     from cascade_train.training import run
 
     host = _host(tmp_path)
-    for stage, folder in (("stage_a", "0"), ("compressor", "0"), ("stage_b", "1"), ("stage_c", "2")):
+    for stage, folder in (("stage_a", "0"), ("compressor", "0"), ("stage_b", "1"), ("stage_c", "2"),
+                          ("stage_c_several", "3")):
         models = library.models_in(tmp_path / "parts" / "tiny" / folder, name="x")
         position = run.start(run_spec(stage, models, TINY), host)
         position, _ = run.train(position, steps_of(stage, TINY), host=host)
         losses = [row["loss"] for row in run.metrics(position)]
         assert len(losses) == 9 and all(math.isfinite(loss) for loss in losses)
         assert sum(losses[-3:]) < sum(losses[:3]), stage
+    before_several = tmp_path / "parts" / "tiny" / "3" / "stage_c.safetensors"
+    assert before_several.read_bytes() != (made.folder / "stage_c.safetensors").read_bytes()
     models = library.models_in(made.folder, name="tiny")
     assert {file.part for file in models.parts} == {
         "compressor", "stage_c", "stage_b", "stage_a", "previewer", "text"}
@@ -69,7 +72,7 @@ def test_two_processes_make_what_one_makes(tmp_path):
 def test_recipe_is_whole():
     full, quick = recipe(), recipe(quick=True, seed=4)
     assert quick.seed == 4 and quick.config == "quick" and full.seed == 0
-    for stage in ("stage_a", "compressor", "stage_b", "stage_c"):
+    for stage in ("stage_a", "compressor", "stage_b", "stage_c", "stage_c_several"):
         assert 0 < steps_of(stage, quick) < 100 < steps_of(stage, full)
 
 

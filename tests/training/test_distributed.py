@@ -42,12 +42,31 @@ torch.distributed.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("kind", ["lora"])
-def test_two_processes_train_the_run_of_one(
-    studio: ModuleType, models: ModelsSpec, models_folder: Path, tmp_path: Path, kind: str
-) -> None:
-    here = str(Path(__file__).parent)
-    code = RANK.format(here=here, root=str(tmp_path / "two"), models=str(models_folder), kind=kind)
+SHARING = """
+import torch
+from pathlib import Path
+from cascade_train.errors import Interrupted
+from cascade_train.host.headless import HeadlessHost, headless_folders
+from cascade_train.training.distributed import shared_out
+
+torch.distributed.init_process_group("gloo")
+host = HeadlessHost(headless_folders(Path("output")), "cpu")
+print(shared_out(lambda first, last: (host.rank, first, last), 5, host))
+print(shared_out(lambda first, last: (host.rank, first, last), 1, host))
+for error in (OSError("no such picture"), Interrupted("stop")):
+    def make(first, last):
+        if host.rank == 1:
+            raise error
+    try:
+        shared_out(make, 2, host)
+    except Exception as caught:
+        print(type(caught).__name__, caught)
+torch.distributed.destroy_process_group()
+"""
+
+
+def two_processes(code: str) -> list[str]:
+    """What two processes of a launcher print that run ``code`` to a good end, by rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -74,10 +93,28 @@ def test_two_processes_train_the_run_of_one(
         for child in children:
             out, err = child.communicate(timeout=300)
             assert child.returncode == 0, err
-            told.append(out.split())
+            told.append(out)
     finally:
         for child in children:
             child.kill()
+    return told
+
+
+def test_work_is_shared_and_a_failure_is_everybodys() -> None:
+    zero, one = (out.splitlines() for out in two_processes(SHARING))
+    assert zero[:2] == one[:2] == ["[(0, 0, 2), (1, 2, 5)]", "[(1, 0, 1)]"]
+    assert one[2:] == ["OSError no such picture", "Interrupted stop"]
+    assert zero[2] == "CascadeError process 1, which works with this one, failed: OSError: no such picture."
+    assert zero[3].startswith("Interrupted another process")
+
+
+@pytest.mark.parametrize("kind", ["lora"])
+def test_two_processes_train_the_run_of_one(
+    studio: ModuleType, models: ModelsSpec, models_folder: Path, tmp_path: Path, kind: str
+) -> None:
+    here = str(Path(__file__).parent)
+    code = RANK.format(here=here, root=str(tmp_path / "two"), models=str(models_folder), kind=kind)
+    told = [out.split() for out in two_processes(code)]
     # the stop of one is the stop of both, after which both go on
     assert [words[0] for words in told] == ["stopped", "stopped"]
     assert told[0][2:] == told[1][2:] and told[0][2] == "3"

@@ -138,3 +138,22 @@ def test_nothing_of_it_needs_torch(models_folder: Path) -> None:
         [sys.executable, "-c", code, str(models_folder)], capture_output=True, text=True, encoding="utf-8"
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_models_that_predict_something_else_are_noticed(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    host = studio.CountingHost(tmp_path)
+    told: list[str] = []
+    host.sink.warn = told.append
+    v = studio.spec("stage_c", models, objective="v")
+    later, _ = run.train(run.start(v, host), 1, host=host)
+    assert "the models predict epsilon and the objective is v" in told.pop()
+    over_v = apply_trained(models, later)
+    run.start(studio.spec("lora", over_v, objective="v"), host)
+    run.start(studio.spec("stage_b", over_v), host)
+    assert not told, "the same on both sides, and a stage that the run left alone"
+    run.start(studio.spec("lora", over_v), host)
+    assert "the models predict v and the objective is epsilon" in told.pop()
+    with pytest.raises(CascadeError, match=r"tokens alone cannot .* predict epsilon.*Choose the objective v"):
+        run.start(studio.spec("tokens", over_v), host)
