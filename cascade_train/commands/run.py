@@ -123,7 +123,7 @@ def _run(args: argparse.Namespace, display: Any) -> int:
 
     pnginfo = None if is_api(workflow) else {"workflow": workflow}
     _make_output(host.folders.output)
-    with stop_on_signals(host, _say_at_once if host.rank == 0 else _say_nothing), joined(host):
+    with stop_on_signals(host, _say_at_once), joined(host):
         report = run_prompt(prompt, classes, host, only=only, extra_pnginfo=pnginfo, listener=display.event)
         if host.world_size > 1 and not report.ok:
             display.end(report, host.folders)
@@ -165,10 +165,6 @@ def _make_output(folder: Path) -> None:
                            fix="Name a folder that can be written to") from None
     if not os.access(folder, os.W_OK):
         raise CascadeError(f"--output-dir: '{folder}' cannot be written to", fix="Name another folder")
-
-
-def _say_nothing(text: str) -> None:
-    """For every process but the first, which says it."""
 
 
 def _say_at_once(text: str) -> None:

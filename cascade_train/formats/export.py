@@ -100,19 +100,14 @@ def export_trained(
 
 
 def core_lora(
-    kind: str,
-    tensors: Mapping[str, Tensor],
-    settings: Mapping[str, Any],
-    *,
-    precision: str = "fp32",
-    models: ModelsSpec,
+    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], *, precision: str = "fp32", models: ModelsSpec
 ) -> dict[str, Tensor] | None:
-    """What the ComfyUI file of a trained LoRA holds, as ComfyUI's nodes hand it on; None without one."""
+    """What the ComfyUI file of a trained state of kind ``lora`` holds, as ComfyUI's nodes hand it on."""
     import torch
 
     from cascade_train.formats import lora
 
-    made = None if kind == "full" else _adapters(tensors, settings)
+    made = _adapters(tensors, settings)
     if made is None:
         return None
     return lora.comfy_tensors(made, getattr(torch, DTYPES[precision]), _base_weights(models))

@@ -183,6 +183,7 @@ launcher tells them again."""
 @contextmanager
 def stop_on_signals(host: HeadlessHost, told: Callable[[str], None]) -> Iterator[None]:
     """Within the block the first Ctrl-C (or SIGTERM) asks ``host`` to stop, a second one ends the process.
+    ``told`` is told so on rank 0.
 
     Files are written beside and renamed, so ending at once loses only the work since the last checkpoint.
     Does nothing outside the main thread, where signals cannot be caught.
@@ -200,7 +201,9 @@ def stop_on_signals(host: HeadlessHost, told: Callable[[str], None]) -> Iterator
             os._exit(STOPPED)
         asked[0] = time.monotonic()
         host.stop()
-        told("Stopping at the next step; running the same file again continues. Ctrl-C again stops at once.")
+        if host.rank == 0:
+            told("Stopping at the next step; running the same file again continues. "
+                 "Ctrl-C again stops at once.")
 
     names = ("SIGINT", "SIGTERM", "SIGBREAK")
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]

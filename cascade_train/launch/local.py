@@ -15,8 +15,8 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from cascade_train.errors import CascadeError
+from cascade_train.host.headless import STOPPED
 
-STOPPED = 130
 MEMBER = "CASCADE_TRAIN_MEMBER"
 """Set in the environment of a process that `together` has started with the words that it was given."""
 GRACE = 120.0

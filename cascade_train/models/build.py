@@ -137,8 +137,7 @@ def load(part: Part, path: Path, dtype: torch.dtype | None = None) -> nn.Module:
             raise CascadeError(f"the file's configuration is not one of {part}: {problem}", where=str(path),
                                fix="Choose the file made for this part") from None
         fill(module, _cast(tensors, dtype), where=str(path))
-        if metadata.get(weights.PREDICTION) == "v":
-            setattr(module, weights.PREDICTS, "v")
+        setattr(module, weights.PREDICTS, weights.prediction(metadata))
     return module.eval().requires_grad_(False)
 
 

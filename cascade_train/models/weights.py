@@ -7,7 +7,7 @@ import json
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.errors import CascadeError
 from cascade_train.files import shared, write_with
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PREDICTS = "predicts"
-"""The attribute of a Stage B or C that says what it answers, where that is not epsilon."""
+"""The attribute of a Stage B or C that says what it answers; one without it answers epsilon."""
 PREDICTION = "modelspec.prediction_type"
 """The same in a file's metadata; the name is that of the Stability AI Model Metadata Standard."""
 MAX_HEADER = 100 * 1024 * 1024
@@ -81,6 +81,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
     read_header(path)
     return load_file(path)
+
+
+def prediction(metadata: Mapping[str, str]) -> Literal["epsilon", "v"]:
+    """What a Stage B or C with this ``metadata`` answers; one that does not say answers epsilon."""
+    return "v" if metadata.get(PREDICTION) == "v" else "epsilon"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None = None, *,

@@ -117,19 +117,15 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
             loss_weight="min_snr_inverse",
             label="nano stage_b",
         )
-    if stage == "stage_c_several":
-        return RunSpec(
-            models=models, dataset=_more_of_several(of), seed=of.seed, target=FullTarget(part="stage_c"),
-            optimizer=OptimizerSpec(learning_rate=8e-4, schedule="cosine", warmup=warm, ema=0.999),
-            batch_size=of.batch, total_steps=total, caption_dropout=0.1, image_share=0.0,
-            loss_weight="min_snr_inverse", label="nano stage_c_several",
-        )
+    first = stage == "stage_c"
     return RunSpec(
-        models=models, dataset=_world("captioned", of.seed + 2, of.captions), seed=of.seed,
-        target=FullTarget(part="stage_c", init="nano", config=of.config),
-        optimizer=OptimizerSpec(learning_rate=2e-3, schedule="cosine", warmup=warm, ema=0.999),
+        models=models, seed=of.seed,
+        dataset=_world("captioned", of.seed + 2, of.captions) if first else _more_of_several(of),
+        target=FullTarget(part="stage_c", init="nano", config=of.config) if first else FullTarget("stage_c"),
+        optimizer=OptimizerSpec(learning_rate=2e-3 if first else 8e-4, schedule="cosine", warmup=warm,
+                                ema=0.999),
         batch_size=of.batch, total_steps=total, caption_dropout=0.1, image_share=0.0,
-        loss_weight="min_snr_inverse", label="nano stage_c",
+        loss_weight="min_snr_inverse", label=f"nano {stage}",
     )
 
 

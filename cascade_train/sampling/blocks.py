@@ -150,7 +150,7 @@ def core_lora(position: Position, precision: str) -> dict[str, Tensor] | None:
     if read_settings(runs.checkpoint_of(position))[0] != "lora":
         return None  # all weights are gigabytes: nothing to read only to see what they are
     state = runs.trained(position)
-    return made(state.kind, state.tensors, state.settings, precision=precision, models=position.spec.models)
+    return made(state.tensors, state.settings, precision=precision, models=position.spec.models)
 
 
 def default_name(position: Position) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from cascade_train.errors import CascadeError
 from cascade_train.models import build, library, weights
@@ -16,9 +17,13 @@ from cascade_train.training.spec import FullTarget, LoRATarget, RunSpec, TokenSp
 from cascade_train.training.tokens import found_entries
 
 
-def check(spec: RunSpec) -> None:
-    """Raises CascadeError for settings that cannot train, a filter that hits no layer of the models, an
-    expression that finds no word of theirs."""
+def check(spec: RunSpec) -> str:
+    """A warning that a person should see before training, or "".
+
+    Raises:
+        CascadeError: settings that cannot train, a filter that hits no layer of the models, an expression
+            that finds no word of theirs.
+    """
     for what, value, low in (("batch size", spec.batch_size, 1), ("accumulation", spec.accumulation, 1),
                              ("planned total of steps", spec.total_steps, 1)):
         if value < low:
@@ -30,39 +35,32 @@ def check(spec: RunSpec) -> None:
         raise CascadeError(f"the learning rate is {spec.optimizer.learning_rate}", fix="Use 0 or more")
     if not 0 <= spec.optimizer.ema < 1:
         raise CascadeError(f"the EMA decay is {spec.optimizer.ema}", fix="Use 0 (none) to just under 1")
-    if isinstance(spec.target, LoRATarget) and not spec.target.modules.strip() and retaught(spec):
-        raise CascadeError(f"tokens alone cannot make these models predict {spec.objective}",
-                           fix=f"Choose the objective {predicted(spec.models, 'stage_c')}, which is theirs")
+    theirs = _theirs(spec)
+    other = theirs != spec.objective
     if isinstance(spec.target, LoRATarget):
+        if other and not spec.target.modules.strip():
+            raise CascadeError(f"tokens alone cannot make these models predict {spec.objective}",
+                               fix=f"Choose the objective {theirs}, which is theirs")
         _adapters(spec.target, spec.models)
         if spec.target.tokens is not None:
             _tokens(spec.target.tokens, spec.models)
+    return (f"the models predict {theirs} and the objective is {spec.objective}: they draw noise until they "
+            "have learned that anew, for which a LoRA seldom suffices") if other else ""
 
 
-def predicted(models: ModelsSpec, part: Part) -> str:
-    """What ``part`` (Stage B or C) of ``models`` answers: ``epsilon`` or ``v``."""
-    from cascade_train.models.applied import read_settings
-
-    for run in reversed(models.applied):
-        settings = read_settings(Path(run.checkpoint))[1]
-        if part in settings["parts"]:
-            return str(settings.get("objective", "epsilon"))
-    file = library.part_file(models, part)
-    said = weights.read_header(Path(file.path))[1].get(weights.PREDICTION, "epsilon")
-    return "v" if said == "v" else "epsilon"
-
-
-def retaught(spec: RunSpec) -> str:
-    """A warning where the run starts from models that answer something else than its objective; else ""."""
+def _theirs(spec: RunSpec) -> str:
+    """What the part that is trained answers at the start; the run's objective where that is open."""
     part: Part = "stage_c" if isinstance(spec.target, LoRATarget) else spec.target.part
     fresh = isinstance(spec.target, FullTarget) and spec.target.init != "models"
-    if fresh or part not in ("stage_b", "stage_c"):
-        return ""
-    theirs = predicted(spec.models, part)
-    if theirs == spec.objective:
-        return ""
-    return (f"the models predict {theirs} and the objective is {spec.objective}: they draw noise until they "
-            "have learned that anew, for which a LoRA seldom suffices")
+    return spec.objective if fresh or part not in ("stage_b", "stage_c") else _predicted(spec.models, part)
+
+
+def _predicted(models: ModelsSpec, part: Part) -> str:
+    """What ``part`` (Stage B or C) of ``models`` answers: ``epsilon`` or ``v``."""
+    for settings in reversed(_applied(models)):
+        if part in settings["parts"]:
+            return str(settings.get("objective", "epsilon"))
+    return weights.prediction(weights.read_header(Path(library.part_file(models, part).path))[1])
 
 
 def _adapters(target: LoRATarget, models: ModelsSpec) -> None:
@@ -80,13 +78,18 @@ def _adapters(target: LoRATarget, models: ModelsSpec) -> None:
 def _tokens(spec: TokenSpec, models: ModelsSpec) -> None:
     file = library.part_file(models, "text")
     vocabulary, special = _words(file.path, file.content)
-    if models.applied:
-        from cascade_train.models.applied import read_settings
-
-        settings = [read_settings(Path(run.checkpoint))[1] for run in models.applied]
-        words = [word for each in settings for word in each.get("tokens", ()) if word["new"]]
-        vocabulary = {**vocabulary, **{word["name"]: word["id"] for word in words}}
+    words = [word for each in _applied(models) for word in each.get("tokens", ()) if word["new"]]
+    vocabulary = {**vocabulary, **{word["name"]: word["id"] for word in words}}
     found_entries(spec, vocabulary, special)
+
+
+def _applied(models: ModelsSpec) -> list[dict[str, Any]]:
+    """The settings of the runs laid over ``models``, the first one first."""
+    if not models.applied:
+        return []
+    from cascade_train.models.applied import read_settings  # it imports torch
+
+    return [read_settings(Path(run.checkpoint))[1] for run in models.applied]
 
 
 @lru_cache(maxsize=8)

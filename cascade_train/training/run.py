@@ -20,7 +20,7 @@ from cascade_train.training import checkpoints, lock, notes, retention
 from cascade_train.training.distributed import agreed, check_interrupt, wait
 from cascade_train.training.look import Look, Preview, Previews
 from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics
-from cascade_train.training.precheck import check, retaught
+from cascade_train.training.precheck import check
 from cascade_train.training.spec import Block, Position, RunSpec
 from cascade_train.training.trained import TrainedState, load_trained
 from cascade_train.training.trainer import Trainer
@@ -39,8 +39,7 @@ def start(spec: RunSpec, host: Host) -> Position:
     Raises:
         CascadeError: what `precheck.check` finds, without loading anything.
     """
-    check(spec)
-    warning = retaught(spec)
+    warning = check(spec)
     if warning:
         host.warn(warning)
     folder = host.folders.runs / spec.digest
