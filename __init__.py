@@ -66,8 +66,12 @@ def _library() -> None:
             importlib.import_module("cascade_train")
             return
         if version is not None:
-            _log.warning("Cascade Train: %s is installed in %s; this folder's own %s is used instead",
-                         version, found.origin, here)
+            _log.warning(
+                "Cascade Train: %s is installed in %s; this folder's own %s is used instead",
+                version,
+                found.origin,
+                here,
+            )
     _from_file("cascade_train", _ROOT / "cascade_train")
 
 

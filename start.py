@@ -24,12 +24,22 @@ WORKFLOW = ROOT / "workflows" / "teach_a_concept.json"
 def main() -> int:
     """Parse the command line, prepare the environment, do the job; the exit code says whether it worked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("job", nargs="?", choices=["demo", "test"], default="demo",
-                        help="demo (the default): teach nano a concept; test: pass the tests")
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv",
-                        help="where the environment goes (.venv)")
-    parser.add_argument("--output", type=Path, default=ROOT / "cascade-output",
-                        help="where pictures and runs go (cascade-output)")
+    parser.add_argument(
+        "job",
+        nargs="?",
+        choices=["demo", "test"],
+        default="demo",
+        help="demo (the default): teach nano a concept; test: pass the tests",
+    )
+    parser.add_argument(
+        "--venv", type=Path, default=ROOT / ".venv", help="where the environment goes (.venv)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=ROOT / "cascade-output",
+        help="where pictures and runs go (cascade-output)",
+    )
     parser.add_argument("--no-open", action="store_true", help="do not open the pictures when done")
     args, rest = parser.parse_known_args()
     if rest and args.job != "test":
@@ -46,25 +56,31 @@ def environment(venv: Path, extra: str) -> Path:
     python = venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if not python.exists():
         print(f"Making a virtual environment in {venv}", flush=True)
-        run([sys.executable, "-m", "venv", str(venv)],
-            "The environment could not be made. On Debian and Ubuntu: apt install python3-venv.")
+        run(
+            [sys.executable, "-m", "venv", str(venv)],
+            "The environment could not be made. On Debian and Ubuntu: apt install python3-venv.",
+        )
     stamp = venv / f"cascade-train{'-' + extra if extra else ''}.stamp"
     wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + str(ROOT).encode()).hexdigest()
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
         print("Installing what is needed (PyTorch is large: some minutes the first time)", flush=True)
         target = f"{ROOT}[{extra}]" if extra else str(ROOT)
-        run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e", target],
-            "The installation failed; the lines above say why. Is there a network?")
+        run(
+            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e", target],
+            "The installation failed; the lines above say why. Is there a network?",
+        )
         stamp.write_text(wanted, encoding="utf-8")
     return python
 
 
 def demo(python: Path, output: Path, show: bool) -> int:
     """Run the main workflow and say where its pictures are."""
-    print("Teaching nano a new concept. Stop at any time with Ctrl-C: running this again continues.",
-          flush=True)
-    done = subprocess.run([str(python), "-m", "cascade_train.cli", "run", str(WORKFLOW),
-                           "--output-dir", str(output)], cwd=ROOT)
+    print(
+        "Teaching nano a new concept. Stop at any time with Ctrl-C: running this again continues.", flush=True
+    )
+    done = subprocess.run(
+        [str(python), "-m", "cascade_train.cli", "run", str(WORKFLOW), "--output-dir", str(output)], cwd=ROOT
+    )
     pictures = sorted(output.glob("*.png"), key=lambda path: path.stat().st_mtime)
     if pictures:
         print("\nPictures:")

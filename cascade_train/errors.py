@@ -16,8 +16,14 @@ class CascadeError(Exception):
     ``str(error)`` is one line: ``what (where). fix``; for want of another place, ``where`` is the input.
     """
 
-    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None,
-                 typed: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        fix: str | None = None,
+        typed: tuple[str, str] | None = None,
+    ) -> None:
         self.what = what
         self.where = where
         self.fix = fix

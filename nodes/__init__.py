@@ -22,9 +22,7 @@ NODES: tuple[type, ...] = tuple(node for topic in _TOPICS for node in topic.NODE
 def build_mappings(host: Host) -> tuple[dict[str, type], dict[str, str]]:
     """(classes by id with ``host`` and `checks` bound, display names by id), as ComfyUI wants them."""
     classes = {
-        node.ID: type(
-            node.__name__, (node,), {"host": host, "__module__": node.__module__, **hooks(node.ID)}
-        )
+        node.ID: type(node.__name__, (node,), {"host": host, "__module__": node.__module__, **hooks(node.ID)})
         for node in NODES
     }
     return classes, {node.ID: node.DISPLAY_NAME for node in NODES}

@@ -21,6 +21,7 @@ PARTS = {
     "image": "The CLIP vision encoder's folder in Hugging Face layout. Needed for image variations alone.",
 }
 
+
 class LoadStableCascade(CascadeNode):
     ID = "CascadeLoadStableCascade"
     DISPLAY_NAME = "Load Stable Cascade"

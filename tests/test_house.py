@@ -14,13 +14,24 @@ PACKAGE = ROOT / "cascade_train"
 
 # A room may import rooms of its own floor and of floors below it, never of a floor above.
 FLOOR = {
-    "errors": 0, "digest": 0, "files": 0, "words": 0, "host": 0,
+    "errors": 0,
+    "digest": 0,
+    "files": 0,
+    "words": 0,
+    "host": 0,
     "diffusion": 1,
-    "models": 2, "data": 2, "control": 2, "formats": 2,
-    "training": 3, "sampling": 3,
+    "models": 2,
+    "data": 2,
+    "control": 2,
+    "formats": 2,
+    "training": 3,
+    "sampling": 3,
     "nano": 4,
     "graph": 4,
-    "launch": 5, "serve": 5, "commands": 5, "cli": 5,
+    "launch": 5,
+    "serve": 5,
+    "commands": 5,
+    "cli": 5,
 }
 ROOT_NAME = {"nodes": "cascade_train_nodes"}
 HOSTS = {"cascade_train.host.comfy", "cascade_train.host.headless"}
@@ -37,8 +48,13 @@ def room(path: Path) -> str:
 def imports(path: Path) -> set[str]:
     """Dotted names that a file imports, relative ones made absolute, those for type checking left out."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped = {id(node) for block in ast.walk(tree) if isinstance(block, ast.If)
-               and "TYPE_CHECKING" in ast.dump(block.test) for part in block.body for node in ast.walk(part)}
+    skipped = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)
+        for part in block.body
+        for node in ast.walk(part)
+    }
     base = path.relative_to(ROOT).with_suffix("").parts
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -49,8 +65,13 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             prefix = node.module or ""
             if node.level:
-                prefix = ".".join([ROOT_NAME.get(base[0], base[0]), *base[1:-node.level],
-                                   *([node.module] if node.module else [])])
+                prefix = ".".join(
+                    [
+                        ROOT_NAME.get(base[0], base[0]),
+                        *base[1 : -node.level],
+                        *([node.module] if node.module else []),
+                    ]
+                )
             found.add(prefix)
             found.update(f"{prefix}.{alias.name}" for alias in node.names)
     return found
@@ -100,10 +121,13 @@ def test_rooms_of_one_floor_do_not_import_in_circles() -> None:
 def test_only_the_comfyui_host_knows_comfyui() -> None:
     comfy = {"comfy", "folder_paths", "server", "comfy_api", "comfy_execution", "execution", "nodes"}
     allowed = {"host", "graph"}  # graph: hosting core's own classes on request
-    wrong = [f"{path.relative_to(ROOT)} imports {name}"
-             for path in [*modules(PACKAGE), *modules(ROOT / "nodes")]
-             if not (path.is_relative_to(PACKAGE) and room(path) in allowed)
-             for name in imports(path) if name.split(".")[0] in comfy]
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in [*modules(PACKAGE), *modules(ROOT / "nodes")]
+        if not (path.is_relative_to(PACKAGE) and room(path) in allowed)
+        for name in imports(path)
+        if name.split(".")[0] in comfy
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -112,26 +136,46 @@ def test_nodes_hold_no_maths() -> None:
     wrong = []
     for path in modules(ROOT / "nodes"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            names = ([alias.name for alias in node.names] if isinstance(node, ast.Import)
-                     else [node.module or ""] if isinstance(node, ast.ImportFrom) else [])
+            names = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
             wrong += [f"{path.name}:{node.lineno} {name}" for name in names if name.split(".")[0] in heavy]
     assert not wrong, "nodes import heavy libraries when the pack loads: " + ", ".join(wrong)
 
 
 def test_files_stay_small() -> None:
-    long = {str(path.relative_to(ROOT)): lines
-            for path in [*modules(PACKAGE), *modules(ROOT / "nodes")]
-            if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 420}
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in [*modules(PACKAGE), *modules(ROOT / "nodes")]
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 420
+    }
     assert not long, f"what are these really? {long}"
 
 
-@pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["validate", "--help"], ["nodes"],
-                                     ["nano", "--help"], ["dataset", "--help"], ["cache", "--help"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--help"],
+        ["run", "--help"],
+        ["validate", "--help"],
+        ["nodes"],
+        ["nano", "--help"],
+        ["dataset", "--help"],
+        ["cache", "--help"],
+    ],
+)
 def test_help_comes_without_torch(command: list[str]) -> None:
-    code = ("import sys; from cascade_train.cli import main\n"
-            "try:\n    main(sys.argv[1:])\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
-            "heavy = sorted({'torch', 'diffusers', 'transformers', 'cv2'} & set(sys.modules))\n"
-            "assert not heavy, heavy")
-    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True,
-                          encoding="utf-8", timeout=120)
+    code = (
+        "import sys; from cascade_train.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
+        "heavy = sorted({'torch', 'diffusers', 'transformers', 'cv2'} & set(sys.modules))\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, encoding="utf-8", timeout=120
+    )
     assert done.returncode == 0, done.stderr

@@ -52,7 +52,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         text = json.dumps(to_prompt(workflow, info, draw=args.draw), indent=2, allow_nan=False)
     except ValueError:
-        raise CascadeError("an input is not a number (NaN or infinite), which no API prompt can carry",
-                           where=str(args.file), fix="Set it to a number") from None
+        raise CascadeError(
+            "an input is not a number (NaN or infinite), which no API prompt can carry",
+            where=str(args.file),
+            fix="Set it to a number",
+        ) from None
     print(text)
     return 0

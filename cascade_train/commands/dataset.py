@@ -25,45 +25,91 @@ _CHUNK = 256
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    look = actions.add_parser("inspect", help=
-                              "count samples, buckets, captions, and what cannot be used and why")
-    look.add_argument("path", metavar="PATH",
-                      help="a folder of pictures, a tar, a folder of tars, a range such as "
-                           "set/{000..031}.tar, a .yml list, or a URL (s3://, gs://, hf://, https://)")
-    look.add_argument("--filter", action="append", default=[], metavar="EXPRESSION",
-                      help="leave out samples that do not pass, such as 'width >= 512' (repeatable)")
-    look.add_argument("--captions", default="beside", metavar="FROM",
-                      choices=("beside", "metadata", "file name", "folder name"),
-                      help="where captions come from: beside (default), metadata, 'file name', 'folder name'")
-    look.add_argument("--field", default="caption", metavar="NAME", help=
-                      "the metadata field with the caption")
-    look.add_argument("--size", type=int, default=0, metavar="PIXELS", help=
-                      "bucket size; 0 is the models' own")
-    look.add_argument("--ratios", default="", metavar="LIST", help=
-                      "aspect ratios, such as '1/1, 3/4'; default: those of the reference")
+    look = actions.add_parser(
+        "inspect", help="count samples, buckets, captions, and what cannot be used and why"
+    )
+    look.add_argument(
+        "path",
+        metavar="PATH",
+        help="a folder of pictures, a tar, a folder of tars, a range such as "
+        "set/{000..031}.tar, a .yml list, or a URL (s3://, gs://, hf://, https://)",
+    )
+    look.add_argument(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="EXPRESSION",
+        help="leave out samples that do not pass, such as 'width >= 512' (repeatable)",
+    )
+    look.add_argument(
+        "--captions",
+        default="beside",
+        metavar="FROM",
+        choices=("beside", "metadata", "file name", "folder name"),
+        help="where captions come from: beside (default), metadata, 'file name', 'folder name'",
+    )
+    look.add_argument(
+        "--field", default="caption", metavar="NAME", help="the metadata field with the caption"
+    )
+    look.add_argument(
+        "--size", type=int, default=0, metavar="PIXELS", help="bucket size; 0 is the models' own"
+    )
+    look.add_argument(
+        "--ratios",
+        default="",
+        metavar="LIST",
+        help="aspect ratios, such as '1/1, 3/4'; default: those of the reference",
+    )
     look.add_argument("--nano", action="store_true", help="buckets for the bundled nano models (64 pixels)")
-    look.add_argument("--batch-size", type=int, default=4, metavar="N", help=
-                      "to tell which buckets are smaller")
-    look.add_argument("--duplicates", default="keep", choices=("keep", "remove", "remove near"),
-                      help="also look for equal, or nearly equal, pictures")
-    look.add_argument("--decode", action="store_true",
-                      help="decode every picture, which finds damage in the middle of files")
-    look.add_argument("--limit", type=int, default=10_000, metavar="N",
-                      help="of remote shards, which are copied to be read, look at the first N samples "
-                           "(default 10000; 0: at all)")
+    look.add_argument(
+        "--batch-size", type=int, default=4, metavar="N", help="to tell which buckets are smaller"
+    )
+    look.add_argument(
+        "--duplicates",
+        default="keep",
+        choices=("keep", "remove", "remove near"),
+        help="also look for equal, or nearly equal, pictures",
+    )
+    look.add_argument(
+        "--decode",
+        action="store_true",
+        help="decode every picture, which finds damage in the middle of files",
+    )
+    look.add_argument(
+        "--limit",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="of remote shards, which are copied to be read, look at the first N samples "
+        "(default 10000; 0: at all)",
+    )
     look.add_argument("--preview", type=Path, metavar="FILE", help="save a grid of cropped pictures")
     look.add_argument("--flat", action="store_true", help="do not look into the folders inside")
-    box = actions.add_parser("pack", help="write the pictures of a folder, with captions and metadata, to "
-                                          "tar shards")
+    box = actions.add_parser(
+        "pack", help="write the pictures of a folder, with captions and metadata, to tar shards"
+    )
     box.add_argument("path", metavar="FOLDER", help="a folder of pictures")
-    box.add_argument("out", type=Path, metavar="OUT.tar",
-                     help="the tar to write; several shards become OUT-00000.tar, OUT-00001.tar, …")
-    box.add_argument("--shard-size", type=float, default=1024.0, metavar="MB",
-                     help="largest shard in megabytes (default 1024; 0: one shard, however large)")
+    box.add_argument(
+        "out",
+        type=Path,
+        metavar="OUT.tar",
+        help="the tar to write; several shards become OUT-00000.tar, OUT-00001.tar, …",
+    )
+    box.add_argument(
+        "--shard-size",
+        type=float,
+        default=1024.0,
+        metavar="MB",
+        help="largest shard in megabytes (default 1024; 0: one shard, however large)",
+    )
     box.add_argument("--flat", action="store_true", help="do not look into the folders inside")
     for action in (look, box):
-        action.add_argument("--output-dir", type=Path, metavar="DIR",
-                            help="the output folder whose cache keeps the index (default ./output)")
+        action.add_argument(
+            "--output-dir",
+            type=Path,
+            metavar="DIR",
+            help="the output folder whose cache keeps the index (default ./output)",
+        )
         action.add_argument("--json", action="store_true", help="print one JSON object on the last line")
 
 
@@ -120,8 +166,11 @@ def _inspect(args: argparse.Namespace) -> int:
         parse_ratio(ratio)
     dataset = replace(
         dataset.with_captions(CaptionSpec(source=args.captions, field=args.field)),
-        filters=filter_lines("\n".join(args.filter)), duplicates=args.duplicates,
-        buckets=BucketSpec(size=args.size, ratios=ratios), max_bad=1.0)
+        filters=filter_lines("\n".join(args.filter)),
+        duplicates=args.duplicates,
+        buckets=BucketSpec(size=args.size, ratios=ratios),
+        max_bad=1.0,
+    )
     multiple, side = (8, 64) if args.nano else (32, 768)
     host.sink.warn = lambda text: None  # the report says it all
     opened = open_dataset(dataset, multiple=multiple, native_side=side, host=host, strict=False)
@@ -140,8 +189,12 @@ def _inspect(args: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}")
     if args.json:
-        print(json.dumps({"path": args.path, **report.data(), "notes": list(notes),
-                          "digest": dataset.digest}, ensure_ascii=False))
+        print(
+            json.dumps(
+                {"path": args.path, **report.data(), "notes": list(notes), "digest": dataset.digest},
+                ensure_ascii=False,
+            )
+        )
     return 0
 
 
@@ -175,8 +228,12 @@ def _decoded(opened: OpenDataset, tell: Callable[[int, int, str], None]) -> Repo
                     found.add(trouble, key)
             tell(numbers[-1] + 1, len(opened), f"decoded {numbers[-1] + 1} of {len(opened)} pictures")
     report = opened.report
-    return replace(report, samples=report.samples - found.total, epoch=report.epoch - found.total,
-                   bad=(*report.bad, *found.counts()))
+    return replace(
+        report,
+        samples=report.samples - found.total,
+        epoch=report.epoch - found.total,
+        bad=(*report.bad, *found.counts()),
+    )
 
 
 def _pack(args: argparse.Namespace) -> int:
@@ -197,9 +254,16 @@ def _pack(args: argparse.Namespace) -> int:
     for count in done.bad:
         print(f"left out: {count.line()}")
     if args.json:
-        print(json.dumps({
-            "shards": [str(shard) for shard in done.shards], "samples": done.samples,
-            "bad": sum(count.count for count in done.bad), "dropped": 0,
-            "bad_files": [{"name": name, "reason": c.reason} for c in done.bad for name in c.names],
-        }, ensure_ascii=False))
+        print(
+            json.dumps(
+                {
+                    "shards": [str(shard) for shard in done.shards],
+                    "samples": done.samples,
+                    "bad": sum(count.count for count in done.bad),
+                    "dropped": 0,
+                    "bad_files": [{"name": name, "reason": c.reason} for c in done.bad for name in c.names],
+                },
+                ensure_ascii=False,
+            )
+        )
     return 0

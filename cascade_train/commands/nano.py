@@ -14,24 +14,49 @@ HELP = "make the bundled nano models from nothing, or draw pictures with them"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     make = actions.add_parser(
-        "make", help="train every stage, then score the models and draw a contact sheet",
+        "make",
+        help="train every stage, then score the models and draw a contact sheet",
         description="Train nano from nothing: hours on two CPU cores, at most 4 GB of memory. Stop it "
-                    "whenever you like; the same command continues.")
-    make.add_argument("--output", type=Path, default=Path("nano"), metavar="DIR",
-                      help="where runs, parts and the finished models go (default: nano)")
-    make.add_argument("--quick", action="store_true",
-                      help="a tiny version of every stage, in minutes: shows that each one learns")
-    make.add_argument("--jobs", type=int, default=2, metavar="N",
-                      help="stages that train at once, one thread each (default: 2)")
+        "whenever you like; the same command continues.",
+    )
+    make.add_argument(
+        "--output",
+        type=Path,
+        default=Path("nano"),
+        metavar="DIR",
+        help="where runs, parts and the finished models go (default: nano)",
+    )
+    make.add_argument(
+        "--quick",
+        action="store_true",
+        help="a tiny version of every stage, in minutes: shows that each one learns",
+    )
+    make.add_argument(
+        "--jobs",
+        type=int,
+        default=2,
+        metavar="N",
+        help="stages that train at once, one thread each (default: 2)",
+    )
     make.add_argument("--seed", type=int, default=0, help="seed of everything (default: 0)")
     make.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     sample = actions.add_parser("sample", help="draw pictures from captions")
-    sample.add_argument("captions", nargs="+", metavar="CAPTION",
-                        help="such as 'a large red star on a navy background'")
-    sample.add_argument("--output", type=Path, default=Path("nano-samples.png"), metavar="FILE",
-                        help="the picture to write, all samples side by side (default: nano-samples.png)")
-    sample.add_argument("--models", type=Path, metavar="DIR",
-                        help="models made by `nano make` (DIR/nano), in place of the bundled ones")
+    sample.add_argument(
+        "captions", nargs="+", metavar="CAPTION", help="such as 'a large red star on a navy background'"
+    )
+    sample.add_argument(
+        "--output",
+        type=Path,
+        default=Path("nano-samples.png"),
+        metavar="FILE",
+        help="the picture to write, all samples side by side (default: nano-samples.png)",
+    )
+    sample.add_argument(
+        "--models",
+        type=Path,
+        metavar="DIR",
+        help="models made by `nano make` (DIR/nano), in place of the bundled ones",
+    )
     sample.add_argument("--seed", type=int, default=0, help="seed of the first picture (default: 0)")
     sample.add_argument("--count", type=int, default=1, metavar="N", help="pictures a caption (default: 1)")
 
@@ -60,8 +85,9 @@ def _make(args: argparse.Namespace) -> int:
     models = library.models_in(made.folder, name="nano, just made")
     tell("scoring …")
     few = args.quick
-    result = scoring.score(models, captions=8 if few else scoring.CAPTIONS,
-                           pictures=8 if few else scoring.PICTURES)
+    result = scoring.score(
+        models, captions=8 if few else scoring.CAPTIONS, pictures=8 if few else scoring.PICTURES
+    )
     sheet = scoring.contact_sheet(models, 8 if few else 48)
     write_with(made.folder / "samples.png", lambda beside: sheet.save(beside, format="PNG"))
     numbers = result.as_json()
@@ -73,8 +99,17 @@ def _make(args: argparse.Namespace) -> int:
         tell("below its goal: " + ", ".join(missed))
     tell(f"models, scores and contact sheet: {made.folder}")
     if args.json:
-        print(json.dumps({"folder": str(made.folder), "scores": numbers, "missed": missed,
-                          "seconds": made.seconds, "took": round(time.monotonic() - began, 1)}))
+        print(
+            json.dumps(
+                {
+                    "folder": str(made.folder),
+                    "scores": numbers,
+                    "missed": missed,
+                    "seconds": made.seconds,
+                    "took": round(time.monotonic() - began, 1),
+                }
+            )
+        )
     return 0 if few or not missed else 1
 
 
@@ -91,8 +126,9 @@ def _sample(args: argparse.Namespace) -> int:
     else:
         models = library.models_in(library.nano_folder(), name=library.NANO)
     captions = [caption for caption in args.captions for _ in range(max(args.count, 1))]
-    drawn = as_bytes(text_to_image(models, captions, seeds=[args.seed + n for n in range(len(captions))],
-                                   preview=False))
+    drawn = as_bytes(
+        text_to_image(models, captions, seeds=[args.seed + n for n in range(len(captions))], preview=False)
+    )
     width = drawn.shape[2]
     strip = Image.new("RGB", (width * len(drawn), drawn.shape[1]))
     for number, picture in enumerate(drawn):

@@ -33,16 +33,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("file", type=Path, metavar="FILE", help="the workflow")
     add_places(parser)
-    parser.add_argument("--set", action="append", default=[], metavar="NODE.INPUT=VALUE", dest="settings",
-                        help="change an input of the node with this title or id (repeatable)")
-    parser.add_argument("--only", action="append", default=[], metavar="NODE",
-                        help="run only the node with this title or id, and what it needs (repeatable)")
-    parser.add_argument("--device", default="auto", metavar="NAME",
-                        help="auto, cpu, cuda, cuda:1 or mps (auto: CUDA, else MPS, else CPU)")
-    parser.add_argument("--processes", type=int, default=1, metavar="N",
-                        help="work with N processes, a GPU each, which train one run (default: 1)")
-    parser.add_argument("--dry-run", action="store_true",
-                        help="print what would run and what is there already, and run nothing")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NODE.INPUT=VALUE",
+        dest="settings",
+        help="change an input of the node with this title or id (repeatable)",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="run only the node with this title or id, and what it needs (repeatable)",
+    )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="NAME",
+        help="auto, cpu, cuda, cuda:1 or mps (auto: CUDA, else MPS, else CPU)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="work with N processes, a GPU each, which train one run (default: 1)",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print what would run and what is there already, and run nothing",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object an event, the report last")
     parser.add_argument("--traceback", action="store_true", help="show where unexpected errors came from")
 
@@ -50,16 +73,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_places(parser: argparse.ArgumentParser) -> None:
     """Options that say where things lie; shared by the commands that look at files of a workflow."""
     group = parser.add_argument_group("places")
-    group.add_argument("--output-dir", type=Path, metavar="DIR",
-                       help="where pictures, exports and runs go (./output, or that of --comfyui)")
-    group.add_argument("--input-dir", type=Path, metavar="DIR",
-                       help="where the workflow's pictures and datasets are (./input, or that of --comfyui)")
-    group.add_argument("--models-dir", type=Path, action="append", default=[], metavar="DIR",
-                       help="a folder laid out as ComfyUI's models folder (repeatable)")
-    group.add_argument("--read", type=Path, action="append", default=[], metavar="DIR",
-                       help="a further folder that the workflow may read from (repeatable)")
-    group.add_argument("--comfyui", type=Path, metavar="DIR",
-                       help="use the nodes of the ComfyUI in DIR, its custom nodes and its folders")
+    group.add_argument(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="where pictures, exports and runs go (./output, or that of --comfyui)",
+    )
+    group.add_argument(
+        "--input-dir",
+        type=Path,
+        metavar="DIR",
+        help="where the workflow's pictures and datasets are (./input, or that of --comfyui)",
+    )
+    group.add_argument(
+        "--models-dir",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder laid out as ComfyUI's models folder (repeatable)",
+    )
+    group.add_argument(
+        "--read",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a further folder that the workflow may read from (repeatable)",
+    )
+    group.add_argument(
+        "--comfyui",
+        type=Path,
+        metavar="DIR",
+        help="use the nodes of the ComfyUI in DIR, its custom nodes and its folders",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,8 +122,12 @@ def run(args: argparse.Namespace) -> int:
     except Exception as error:
         if args.json:  # whoever reads the events finds a report at their end, whatever happened
             problem = {"kind": "unexpected", "text": f"{type(error).__name__}: {error}"}
-            print(json.dumps({"event": "report", "ok": False, "interrupted": False, "problems": [problem],
-                              "nodes": []}), flush=True)
+            print(
+                json.dumps(
+                    {"event": "report", "ok": False, "interrupted": False, "problems": [problem], "nodes": []}
+                ),
+                flush=True,
+            )
         raise
 
 
@@ -85,8 +136,18 @@ def refuse(problems: Sequence[Mapping[str, Any]], as_json: bool) -> int:
     if os.environ.get("RANK", "0") != "0":
         return WRONG  # the first process says the same
     if as_json:
-        print(json.dumps({"event": "report", "ok": False, "interrupted": False, "problems": list(problems),
-                          "nodes": []}), flush=True)
+        print(
+            json.dumps(
+                {
+                    "event": "report",
+                    "ok": False,
+                    "interrupted": False,
+                    "problems": list(problems),
+                    "nodes": [],
+                }
+            ),
+            flush=True,
+        )
     for problem in problems:
         print(f"cascade-train: {problem['text']}", file=sys.stderr)
     if len(problems) > 1:
@@ -142,11 +203,15 @@ def _enough_devices(processes: int, device: str) -> None:
     if not count and device == "auto" and not torch.backends.mps.is_available():
         return
     if ":" in device:
-        raise CascadeError(f"--processes {processes}: --device {device} is one device",
-                           fix=f"Use --device {device.partition(':')[0]}, which gives each its own")
+        raise CascadeError(
+            f"--processes {processes}: --device {device} is one device",
+            fix=f"Use --device {device.partition(':')[0]}, which gives each its own",
+        )
     if count < processes:
-        raise CascadeError(f"--processes {processes}: torch finds {count} CUDA device(s)",
-                           fix=f"Use --processes {max(1, count)}, or --device cpu")
+        raise CascadeError(
+            f"--processes {processes}: torch finds {count} CUDA device(s)",
+            fix=f"Use --processes {max(1, count)}, or --device cpu",
+        )
 
 
 def _leave(code: int) -> None:
@@ -161,8 +226,10 @@ def _make_output(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CascadeError(f"--output-dir: '{folder}' cannot be made ({error.strerror or error})",
-                           fix="Name a folder that can be written to") from None
+        raise CascadeError(
+            f"--output-dir: '{folder}' cannot be made ({error.strerror or error})",
+            fix="Name a folder that can be written to",
+        ) from None
     if not os.access(folder, os.W_OK):
         raise CascadeError(f"--output-dir: '{folder}' cannot be written to", fix="Name another folder")
 
@@ -177,8 +244,11 @@ def place(args: argparse.Namespace, display: Any) -> tuple[Any, dict[str, type]]
     from cascade_train.graph.registry import node_classes, pack_nodes
     from cascade_train.host.headless import HeadlessHost, headless_folders
 
-    for option, folders in (("--input-dir", [args.input_dir] if args.input_dir else []),
-                            ("--models-dir", args.models_dir), ("--read", args.read)):
+    for option, folders in (
+        ("--input-dir", [args.input_dir] if args.input_dir else []),
+        ("--models-dir", args.models_dir),
+        ("--read", args.read),
+    ):
         for folder in folders:
             if not folder.is_dir():
                 raise CascadeError(f"{option}: there is no folder '{folder}'")
@@ -188,9 +258,16 @@ def place(args: argparse.Namespace, display: Any) -> tuple[Any, dict[str, type]]
     if args.comfyui:
         from cascade_train.host.comfy_inside import enter_comfyui
 
-        host, others = enter_comfyui(args.comfyui, output=args.output_dir, input_folder=args.input_dir,
-                                     models=args.models_dir, read=args.read, device=device, sink=display,
-                                     before_packs=pack_nodes)
+        host, others = enter_comfyui(
+            args.comfyui,
+            output=args.output_dir,
+            input_folder=args.input_dir,
+            models=args.models_dir,
+            read=args.read,
+            device=device,
+            sink=display,
+            before_packs=pack_nodes,
+        )
         return host, node_classes(host, others)
     folders_ = headless_folders(args.output_dir or Path("output"), args.input_dir, args.models_dir, args.read)
     host = HeadlessHost(folders_, device, display)

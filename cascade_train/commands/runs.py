@@ -16,16 +16,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ls = actions.add_parser("ls", help="every run: name, label, last step, loss, size, who trains it")
     show = actions.add_parser("show", help="one run: its settings and checkpoints")
     prune = actions.add_parser(
-        "prune", help="delete checkpoints that later ones were reached from; a graph that names one "
-                      "trains it again")
+        "prune",
+        help="delete checkpoints that later ones were reached from; a graph that names one trains it again",
+    )
     for action in (show, prune):
         action.add_argument("run", metavar="RUN", help="the run's name, its first letters, or its label")
-    prune.add_argument("--keep-step", type=int, action="append", default=[], metavar="N",
-                       help="keep checkpoints at this step too (repeatable)")
+    prune.add_argument(
+        "--keep-step",
+        type=int,
+        action="append",
+        default=[],
+        metavar="N",
+        help="keep checkpoints at this step too (repeatable)",
+    )
     prune.add_argument("--dry-run", action="store_true", help="say what would go, and delete nothing")
     for action in (ls, show, prune):
-        action.add_argument("--output-dir", type=Path, metavar="DIR", default=None,
-                            help="the output folder whose runs are meant (default ./output)")
+        action.add_argument(
+            "--output-dir",
+            type=Path,
+            metavar="DIR",
+            default=None,
+            help="the output folder whose runs are meant (default ./output)",
+        )
         action.add_argument("--json", action="store_true", help="print one JSON object on the last line")
 
 
@@ -55,8 +67,10 @@ def _table(found: list[dict[str, Any]], root: Path) -> None:
     for each in found:
         loss = "-" if each["loss"] is None else f"{each['loss']:.4f}"
         holder = f"  trained by {each['trained_by']}" if each["trained_by"] else ""
-        print(f"{each['name'][:12]}  step {each['step']:>7}  loss {loss:>7}  {each['bytes'] / 1e6:9.1f} MB  "
-              f"{each['target']:12} {each['label']}{holder}")
+        print(
+            f"{each['name'][:12]}  step {each['step']:>7}  loss {loss:>7}  {each['bytes'] / 1e6:9.1f} MB  "
+            f"{each['target']:12} {each['label']}{holder}"
+        )
 
 
 def _show(args: argparse.Namespace, about: dict[str, Any], spec: dict[str, Any]) -> int:
@@ -64,8 +78,12 @@ def _show(args: argparse.Namespace, about: dict[str, Any], spec: dict[str, Any])
     print(f"folder {about['folder']}")
     print(json.dumps(spec, indent=2, ensure_ascii=False))
     for saved in about["checkpoints"]:
-        way = " + ".join(f"{block['steps']}" if block["learning_rate"] is None
-                         else f"{block['steps']} at {block['learning_rate']:g}" for block in saved["blocks"])
+        way = " + ".join(
+            f"{block['steps']}"
+            if block["learning_rate"] is None
+            else f"{block['steps']} at {block['learning_rate']:g}"
+            for block in saved["blocks"]
+        )
         print(f"{saved['bytes'] / 1e6:10.1f} MB  step {saved['step']:>7}  {saved['kind']:9}  {way}")
     return _told(args, {**about, "spec": spec})
 

@@ -199,8 +199,11 @@ class Terminal:
         for node in report.nodes:
             counts[node.state] = counts.get(node.state, 0) + 1
         summary = ", ".join(f"{count} {state}" for state, count in counts.items())
-        ending = "stopped; run the same file again to continue" if report.interrupted else (
-            "finished" if report.ok else "finished with errors")
+        ending = (
+            "stopped; run the same file again to continue"
+            if report.interrupted
+            else ("finished" if report.ok else "finished with errors")
+        )
         self._line(f"\n{ending.capitalize()} after {span(report.seconds)}: {summary}.")
 
 

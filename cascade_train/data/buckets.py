@@ -79,8 +79,10 @@ class Buckets:
         if spec.resolutions:
             for width, height in spec.resolutions:
                 if width % multiple or height % multiple or not width or not height:
-                    raise CascadeError(f"the resolution {width}x{height} does not fit these models",
-                                       fix=f"Use multiples of {multiple} pixels")
+                    raise CascadeError(
+                        f"the resolution {width}x{height} does not fit these models",
+                        fix=f"Use multiples of {multiple} pixels",
+                    )
             sizes = list(spec.resolutions)
             self._ratios = [width / height for width, height in sizes]
         else:
@@ -89,8 +91,10 @@ class Buckets:
             self._ratios = all_ratios(spec.ratios)
             sizes = [size_for(ratio, self.side, multiple) for ratio in self._ratios]
             if any(not width or not height for width, height in sizes):
-                raise CascadeError(f"buckets of size {self.side} are too small for these aspect ratios",
-                                   fix=f"Use a size of several times {multiple} pixels")
+                raise CascadeError(
+                    f"buckets of size {self.side} are too small for these aspect ratios",
+                    fix=f"Use a size of several times {multiple} pixels",
+                )
         self.sizes: list[tuple[int, int]] = list(dict.fromkeys(sizes))
         self._of_ratio = np.array([self.sizes.index(size) for size in sizes], dtype=np.int64)
         self._ratio_array = np.array(self._ratios)
@@ -139,8 +143,10 @@ class Buckets:
         small = np.flatnonzero((widths < sizes[out, 0]) | (heights < sizes[out, 1]))
         for at in small:
             width, height = self.sizes[out[at]]
-            own = (min(width, int(widths[at])) // self.multiple * self.multiple,
-                   min(height, int(heights[at])) // self.multiple * self.multiple)
+            own = (
+                min(width, int(widths[at])) // self.multiple * self.multiple,
+                min(height, int(heights[at])) // self.multiple * self.multiple,
+            )
             if not own[0] or not own[1]:
                 out[at] = -1
                 continue
@@ -153,13 +159,16 @@ class Buckets:
         cells = math.sqrt(np.mean([w * h for w, h in self.sizes])) / self.factor
         native = self.native_side / self.factor
         if abs(cells - native) > 0.15 * native:
-            return (f"these buckets train on latents of about {cells:.0f}×{cells:.0f}, but the models sample "
-                    f"at {native:.0f}×{native:.0f}; size {self.native_side} trains on the sampling grid",)
+            return (
+                f"these buckets train on latents of about {cells:.0f}×{cells:.0f}, but the models sample "
+                f"at {native:.0f}×{native:.0f}; size {self.native_side} trains on the sampling grid",
+            )
         return ()
 
 
-def nearest_large(sizes: Sequence[tuple[int, int]], counts: Sequence[int], index: int,
-                  least: int) -> int | None:
+def nearest_large(
+    sizes: Sequence[tuple[int, int]], counts: Sequence[int], index: int, least: int
+) -> int | None:
     """The bucket of at least ``least`` samples whose aspect (in log) is nearest to bucket ``index``."""
     own = math.log(sizes[index][0] / sizes[index][1])
     rest = [i for i in range(len(sizes)) if i != index and counts[i] >= least]

@@ -91,8 +91,11 @@ class Store:
             if not self._pending:
                 return
             name = f"{time.time_ns():019d}-{os.getpid()}-{secrets.token_hex(3)}.safetensors"
-            flat = {f"{key}.{part}": value for key, tensors in self._pending.items()
-                    for part, value in tensors.items()}
+            flat = {
+                f"{key}.{part}": value
+                for key, tensors in self._pending.items()
+                for part, value in tensors.items()
+            }
             try:
                 with written_beside(self.folder / name) as beside:
                     save_file(flat, beside)
@@ -169,6 +172,7 @@ def _short(key: str) -> np.uint64:
 
 def _damaged() -> type[Exception]:
     from safetensors import SafetensorError
+
     return SafetensorError
 
 
@@ -239,8 +243,11 @@ def listing(cache: Path) -> list[Kept]:
                 except (OSError, ValueError):
                     about = ""
                 out.append(_kept(kind, folder, about or folder.name))
-    for name, about in (("index", "indexes of folders and tars"), ("shards", "remote shards"),
-                        ("pictures", "pictures from other nodes")):
+    for name, about in (
+        ("index", "indexes of folders and tars"),
+        ("shards", "remote shards"),
+        ("pictures", "pictures from other nodes"),
+    ):
         if (cache / name).is_dir():
             out.append(_kept(name, cache / name, about))
     return sorted(out, key=lambda kept: -kept.bytes)
@@ -248,12 +255,19 @@ def listing(cache: Path) -> list[Kept]:
 
 def _kept(kind: str, folder: Path, about: str) -> Kept:
     files = [path.stat() for path in folder.rglob("*") if path.is_file()]
-    return Kept(kind, folder, about, sum(s.st_size for s in files), len(files),
-                max((max(s.st_mtime, s.st_atime) for s in files), default=0.0))
+    return Kept(
+        kind,
+        folder,
+        about,
+        sum(s.st_size for s in files),
+        len(files),
+        max((max(s.st_mtime, s.st_atime) for s in files), default=0.0),
+    )
 
 
-def prune(cache: Path, *, kinds: tuple[str, ...] = (), older_than: float | None = None,
-          dry_run: bool = False) -> list[Kept]:
+def prune(
+    cache: Path, *, kinds: tuple[str, ...] = (), older_than: float | None = None, dry_run: bool = False
+) -> list[Kept]:
     """Remove what `listing` shows, of ``kinds`` alone and not used for ``older_than`` seconds where given.
 
     Files of indexes and shards go one by one, stores as a whole. Nothing that training cannot make again is
@@ -270,8 +284,12 @@ def prune(cache: Path, *, kinds: tuple[str, ...] = (), older_than: float | None 
                 if not dry_run:
                     shutil.rmtree(kept.path, ignore_errors=True)
             continue
-        old = [path for path in kept.path.rglob("*") if path.is_file()
-               and (older_than is None or now - max(path.stat().st_mtime, path.stat().st_atime) > older_than)]
+        old = [
+            path
+            for path in kept.path.rglob("*")
+            if path.is_file()
+            and (older_than is None or now - max(path.stat().st_mtime, path.stat().st_atime) > older_than)
+        ]
         if old:
             size = sum(path.stat().st_size for path in old)
             removed.append(Kept(kept.kind, kept.path, kept.about, size, len(old), kept.used))

@@ -25,8 +25,9 @@ def _strings(value: Any) -> tuple[str, ...]:
     return ()
 
 
-def captions_of(spec: CaptionSpec, name: str, texts: Mapping[str, str], meta: Mapping[str, Any],
-                folder: str = "") -> tuple[str, ...] | None:
+def captions_of(
+    spec: CaptionSpec, name: str, texts: Mapping[str, str], meta: Mapping[str, Any], folder: str = ""
+) -> tuple[str, ...] | None:
     """All captions of a sample before they are varied; None when there is none and none may be made up.
 
     ``name`` is the picture's path in its source, ``folder`` the name of the source's own folder. A caption
@@ -37,8 +38,12 @@ def captions_of(spec: CaptionSpec, name: str, texts: Mapping[str, str], meta: Ma
         return found
     if found == () and spec.source == "beside" and any(kind in texts for kind in _kinds(spec)):
         return ("",)
-    return {"error": None, "empty": ("",), "file name": (stem_words(name),), "fixed": (spec.fixed,),
-            }[spec.fallback]
+    return {
+        "error": None,
+        "empty": ("",),
+        "file name": (stem_words(name),),
+        "fixed": (spec.fixed,),
+    }[spec.fallback]
 
 
 def _kinds(spec: CaptionSpec) -> tuple[str, ...]:
@@ -46,8 +51,9 @@ def _kinds(spec: CaptionSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys((own if own.startswith(".") else "." + own, ".txt", ".caption")))
 
 
-def _found(spec: CaptionSpec, name: str, texts: Mapping[str, str], meta: Mapping[str, Any],
-           folder: str) -> tuple[str, ...]:
+def _found(
+    spec: CaptionSpec, name: str, texts: Mapping[str, str], meta: Mapping[str, Any], folder: str
+) -> tuple[str, ...]:
     if spec.source == "fixed":
         return (spec.fixed,)
     if spec.source == "file name":
@@ -88,7 +94,7 @@ def pick(spec: CaptionSpec, captions: tuple[str, ...], chance: float) -> str:
 
 def _vary(spec: CaptionSpec, text: str, key: int) -> str:
     tags = [tag for part in text.split(spec.separator or ",") if (tag := part.strip())]
-    fixed, rest = tags[:spec.keep_first], tags[spec.keep_first:]
+    fixed, rest = tags[: spec.keep_first], tags[spec.keep_first :]
     if spec.tag_dropout > 0:
         kept = unit(raw(len(rest), key, 5)) >= spec.tag_dropout
         rest = [tag for tag, keep in zip(rest, kept) if keep]

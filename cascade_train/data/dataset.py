@@ -31,8 +31,13 @@ FORMAT = 2
 """Part of every cache key; grows when the same file comes out as other pixels."""
 
 _CENTRE = (0.5, 0.5)
-_CORNERS = {"center": _CENTRE, "top left": (0.0, 0.0), "top right": (1.0, 0.0), "bottom left": (0.0, 1.0),
-            "bottom right": (1.0, 1.0)}
+_CORNERS = {
+    "center": _CENTRE,
+    "top left": (0.0, 0.0),
+    "top right": (1.0, 0.0),
+    "bottom left": (0.0, 1.0),
+    "bottom right": (1.0, 1.0),
+}
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,15 @@ class Loaded:
     key: str
 
 
-def draws_of(samples: Sequence[int], width: int, height: int, spec: BucketSpec, seed: int, step: int,
-             fixed_crops: Callable[[int], Sequence[tuple[float, float]]] | None = None) -> tuple[Draw, ...]:
+def draws_of(
+    samples: Sequence[int],
+    width: int,
+    height: int,
+    spec: BucketSpec,
+    seed: int,
+    step: int,
+    fixed_crops: Callable[[int], Sequence[tuple[float, float]]] | None = None,
+) -> tuple[Draw, ...]:
     """The batch ``samples`` of one bucket with its crops and captions, drawn from (seed, step, index)."""
     chances = unit(raw(3 * len(samples), seed, step, 4)).reshape(len(samples), 3).tolist()
     fixed = _CENTRE if spec.resize in ("stretch", "pad") else _CORNERS.get(spec.crop)
@@ -109,9 +121,15 @@ class OpenDataset:
 
     def _order(self, batch_size: int) -> Order:
         chosen = self._selection
-        order = Order(chosen.bucket_of, chosen.sizes, batch_size, whole=chosen.whole,
-                      fraction=chosen.fraction, group=chosen.part_of,
-                      leftovers=self.dataset.buckets.leftovers)
+        order = Order(
+            chosen.bucket_of,
+            chosen.sizes,
+            batch_size,
+            whole=chosen.whole,
+            fraction=chosen.fraction,
+            group=chosen.part_of,
+            leftovers=self.dataset.buckets.leftovers,
+        )
         if self._host is not None and self._host.rank == 0:
             for note in order.notes:
                 self._host.warn(note)
@@ -134,8 +152,9 @@ class OpenDataset:
         if self.crop_is_fixed:
             return (_CORNERS.get(spec.crop, _CENTRE),)
         chance = int(self._selection.chances[sample])
-        return tuple((mix(chance + 2 * k) / 2.0**64, mix(chance + 2 * k + 1) / 2.0**64)
-                     for k in range(spec.crops))
+        return tuple(
+            (mix(chance + 2 * k) / 2.0**64, mix(chance + 2 * k + 1) / 2.0**64) for k in range(spec.crops)
+        )
 
     def view(self, draw: Draw) -> tuple[int, ...]:
         """What names the pixels of ``draw``: draws that show the same pixels of a sample have equal views."""
@@ -156,8 +175,18 @@ class OpenDataset:
         spec = self.dataset.buckets
         content = [type(part.reader).__name__, entry.name, entry.size, entry.crc, time]
         window = [*self.view(draw)[1:], spec.crop if self.crop_is_fixed else ""]
-        return digest([FORMAT, reducer(), content, window, spec.resize, spec.max_side, spec.downsample,
-                       list(self.dataset.background)])
+        return digest(
+            [
+                FORMAT,
+                reducer(),
+                content,
+                window,
+                spec.resize,
+                spec.max_side,
+                spec.downsample,
+                list(self.dataset.background),
+            ]
+        )
 
     def caption_spec(self, sample: int) -> CaptionSpec:
         """Where the captions of ``sample`` come from."""
@@ -181,8 +210,9 @@ class OpenDataset:
         if isinstance(part.reader, WorldReader):
             return (part.reader.caption(int(self._selection.row_of[sample])),)
         entry = self.entry(sample)
-        found = caption_rules.captions_of(part.dataset.captions, entry.name, entry.caption_files(),
-                                          entry.metadata(), part.reader.label)
+        found = caption_rules.captions_of(
+            part.dataset.captions, entry.name, entry.caption_files(), entry.metadata(), part.reader.label
+        )
         return found if found else ("",)
 
     def caption(self, draw: Draw) -> str:
@@ -231,8 +261,9 @@ class OpenDataset:
             entry = part.reader.row(row)
             need = needed(entry.width, entry.height, draw, spec)
             pixels = part.reader.pixels(entry, background, need)
-            captions = caption_rules.captions_of(part.dataset.captions, entry.name, entry.caption_files(),
-                                                 entry.metadata(), part.reader.label) or ("",)
+            captions = caption_rules.captions_of(
+                part.dataset.captions, entry.name, entry.caption_files(), entry.metadata(), part.reader.label
+            ) or ("",)
             name = entry.name
             if need and spec.resize == "none":
                 pixels = fit(pixels, *need, resize="stretch")
@@ -249,8 +280,9 @@ class OpenDataset:
         reason = _reason(error)
         part = self._selection.parts[int(self._selection.part_of[sample])]
         if "error" in (part.dataset.on_bad, self.dataset.on_bad):
-            raise CascadeError(f"the sample {key} is bad: {reason}",
-                               fix="Mend or remove it, or skip bad samples") from error
+            raise CascadeError(
+                f"the sample {key} is bad: {reason}", fix="Mend or remove it, or skip bad samples"
+            ) from error
         if sample in self._bad_samples:
             return
         self._bad_samples.add(sample)
@@ -259,9 +291,11 @@ class OpenDataset:
             self._host.warn(f"skipped the bad sample {key}: {reason}")
         total = len(self) + self.report.bad_count
         if (len(self._bad_samples) + self.report.bad_count) / total > self.dataset.max_bad:
-            raise CascadeError(f"more than {self.dataset.max_bad:.0%} of the samples are bad",
-                               where="; ".join(count.line() for count in self.bad_found()),
-                               fix="Mend or remove these files, or allow more bad samples")
+            raise CascadeError(
+                f"more than {self.dataset.max_bad:.0%} of the samples are bad",
+                where="; ".join(count.line() for count in self.bad_found()),
+                fix="Mend or remove these files, or allow more bad samples",
+            )
 
     def replaced(self, sample: int) -> bool:
         """Whether another picture is shown for ``sample``, which turned out to be bad."""
@@ -293,8 +327,16 @@ def needed(width: int, height: int, draw: Draw, spec: BucketSpec) -> tuple[int, 
     return cover_size(width, height, draw.width, draw.height)
 
 
-def open_dataset(dataset: Dataset, *, multiple: int, native_side: int, host: Host | None = None,
-                 factor: int | None = None, strict: bool = True, cache: Any = None) -> OpenDataset:
+def open_dataset(
+    dataset: Dataset,
+    *,
+    multiple: int,
+    native_side: int,
+    host: Host | None = None,
+    factor: int | None = None,
+    strict: bool = True,
+    cache: Any = None,
+) -> OpenDataset:
     """Open ``dataset`` for models whose picture sides are multiples of ``multiple`` pixels.
 
     ``native_side`` is the picture side the models were made for, ``factor`` the pixels a latent cell spans
@@ -303,6 +345,7 @@ def open_dataset(dataset: Dataset, *, multiple: int, native_side: int, host: Hos
     Raises:
         CascadeError: nothing is left to draw, captions are missing, too much is bad, a source is gone.
     """
+
     def tell(done: int, total: int, text: str) -> None:
         if host is not None:
             host.check_interrupt()
@@ -315,8 +358,15 @@ def open_dataset(dataset: Dataset, *, multiple: int, native_side: int, host: Hos
     if dataset.streamed:
         return _open_stream(dataset, multiple, native_side, factor, Path(cache), host)
     folder = Path(cache) / "index"
-    selection = select(dataset, multiple=multiple, native_side=native_side, factor=factor, cache=folder,
-                       tell=tell, strict=strict)
+    selection = select(
+        dataset,
+        multiple=multiple,
+        native_side=native_side,
+        factor=factor,
+        cache=folder,
+        tell=tell,
+        strict=strict,
+    )
     if host is not None and host.rank == 0:
         for warning in selection.report.warnings:
             host.warn(warning)
@@ -325,15 +375,18 @@ def open_dataset(dataset: Dataset, *, multiple: int, native_side: int, host: Hos
     return OpenDataset(dataset, selection, host, factor or multiple)
 
 
-def _open_stream(dataset: Dataset, multiple: int, native_side: int, factor: int | None, cache: Path,
-                 host: Host | None) -> OpenDataset:
+def _open_stream(
+    dataset: Dataset, multiple: int, native_side: int, factor: int | None, cache: Path, host: Host | None
+) -> OpenDataset:
     from cascade_train.data.buckets import Buckets
     from cascade_train.data.stream import OpenStream
 
     leaves = list(dataset.leaves())
     if len(leaves) > 1:
-        raise CascadeError("streamed shards cannot be combined with other datasets",
-                           fix="Name all remote shards in one WebDataset node, or copy them to this machine")
+        raise CascadeError(
+            "streamed shards cannot be combined with other datasets",
+            fix="Name all remote shards in one WebDataset node, or copy them to this machine",
+        )
     source, leaf = leaves[0]
     assert isinstance(source, StreamSource)
     buckets = Buckets(dataset.buckets, multiple, native_side, factor)

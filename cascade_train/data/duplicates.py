@@ -76,8 +76,9 @@ def _same_bytes(parts: list[Part], keep: list[np.ndarray], dropped: Tally, tell:
             seen[digest] = True
 
 
-def _nearly_same(parts: list[Part], keep: list[np.ndarray], dropped: Tally, distance: int,
-                 tell: Tell | None) -> None:
+def _nearly_same(
+    parts: list[Part], keep: list[np.ndarray], dropped: Tally, distance: int, tell: Tell | None
+) -> None:
     # Two hashes at most `distance` bits apart agree in one of distance + 1 bands of bits.
     bands = max(1, min(distance + 1, 16))
     edges = [64 * band // bands for band in range(bands + 1)]
@@ -93,8 +94,10 @@ def _nearly_same(parts: list[Part], keep: list[np.ndarray], dropped: Tally, dist
                 value = difference_hash(part.reader.pixels(entry, (255, 255, 255), (72, 64)))
             except (BadImage, OSError):
                 continue
-            keys = [(band, (value >> edges[band]) & ((1 << (edges[band + 1] - edges[band])) - 1))
-                    for band in range(bands)]
+            keys = [
+                (band, (value >> edges[band]) & ((1 << (edges[band + 1] - edges[band])) - 1))
+                for band in range(bands)
+            ]
             if any((value ^ other).bit_count() <= distance for key in keys for other in known[key]):
                 keep[number][at] = False
                 dropped.add("near duplicate", _name(part, int(at)))

@@ -49,12 +49,20 @@ def _number(value: Any) -> Any:
 def _power(base: Any, exponent: Any) -> Any:
     if abs(_number(exponent)) > 64 or abs(_number(base)) > 1e6:
         raise ValueError("the power is too large")
-    return base ** exponent
+    return base**exponent
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs, "min": min, "max": max, "len": len, "round": round, "int": int, "float": float, "str": str,
-    "bool": bool, "sum": sum,
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "len": len,
+    "round": round,
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": bool,
+    "sum": sum,
     "lower": lambda s: str(s).lower(),
     "upper": lambda s: str(s).upper(),
     "strip": lambda s: str(s).strip(),
@@ -67,28 +75,62 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 """What an expression may call, besides ``field("name")``."""
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
-    ast.Add: lambda a, b: _small(a + b), ast.Sub: operator.sub, ast.Div: operator.truediv,
+    ast.Add: lambda a, b: _small(a + b),
+    ast.Sub: operator.sub,
+    ast.Div: operator.truediv,
     ast.Mult: lambda a, b: _number(a) * _number(b),
-    ast.FloorDiv: lambda a, b: _number(a) // _number(b), ast.Mod: lambda a, b: _number(a) % _number(b),
-    ast.Pow: _power, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Gt: operator.gt, ast.Lt: operator.lt,
-    ast.GtE: operator.ge, ast.LtE: operator.le, ast.Not: operator.not_, ast.USub: operator.neg,
-    ast.UAdd: operator.pos, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-    ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.FloorDiv: lambda a, b: _number(a) // _number(b),
+    ast.Mod: lambda a, b: _number(a) % _number(b),
+    ast.Pow: _power,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Gt: operator.gt,
+    ast.Lt: operator.lt,
+    ast.GtE: operator.ge,
+    ast.LtE: operator.le,
+    ast.Not: operator.not_,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
 }
 
-_ALLOWED = (ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp,
-            ast.Call, ast.Constant, ast.Name, ast.Load, ast.List, ast.Tuple, ast.Subscript, ast.Slice,
-            *_OPERATORS)
+_ALLOWED = (
+    ast.Expression,
+    ast.BoolOp,
+    ast.And,
+    ast.Or,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Compare,
+    ast.IfExp,
+    ast.Call,
+    ast.Constant,
+    ast.Name,
+    ast.Load,
+    ast.List,
+    ast.Tuple,
+    ast.Subscript,
+    ast.Slice,
+    *_OPERATORS,
+)
 _REFUSED = {
     ast.Attribute: "attributes (the dot) are not allowed",
     ast.Lambda: "a lambda inside an expression is not allowed",
-    ast.ListComp: "comprehensions are not allowed", ast.SetComp: "comprehensions are not allowed",
-    ast.DictComp: "comprehensions are not allowed", ast.GeneratorExp: "comprehensions are not allowed",
-    ast.NamedExpr: "assignments are not allowed", ast.Await: "await is not allowed",
+    ast.ListComp: "comprehensions are not allowed",
+    ast.SetComp: "comprehensions are not allowed",
+    ast.DictComp: "comprehensions are not allowed",
+    ast.GeneratorExp: "comprehensions are not allowed",
+    ast.NamedExpr: "assignments are not allowed",
+    ast.Await: "await is not allowed",
     ast.JoinedStr: "f-strings are not allowed",
 }
-_HINT = ("Write comparisons of fields, such as aesthetic_score > 4.5 and width >= 768; "
-         f"functions: field, {', '.join(sorted(FUNCTIONS))}")
+_HINT = (
+    "Write comparisons of fields, such as aesthetic_score > 4.5 and width >= 768; "
+    f"functions: field, {', '.join(sorted(FUNCTIONS))}"
+)
 
 
 def _check(tree: ast.AST, text: str) -> None:
@@ -97,17 +139,23 @@ def _check(tree: ast.AST, text: str) -> None:
             if isinstance(node, kind):
                 raise CascadeError(f"the expression '{text}' cannot be used: {message}", fix=_HINT)
         if not isinstance(node, _ALLOWED):
-            raise CascadeError(f"the expression '{text}' cannot be used: "
-                               f"{type(node).__name__} is not allowed", fix=_HINT)
+            raise CascadeError(
+                f"the expression '{text}' cannot be used: {type(node).__name__} is not allowed", fix=_HINT
+            )
         if isinstance(node, ast.Name) and node.id.startswith("__"):
-            raise CascadeError(f"the expression '{text}' cannot be used: the name {node.id} is not allowed",
-                               fix=_HINT)
+            raise CascadeError(
+                f"the expression '{text}' cannot be used: the name {node.id} is not allowed", fix=_HINT
+            )
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
-            if (name != "field" and name not in FUNCTIONS) or node.keywords \
-                    or any(isinstance(item, ast.Starred) for item in node.args):
-                raise CascadeError(f"the expression '{text}' cannot be used: calling {name} is not allowed",
-                                   fix=_HINT)
+            if (
+                (name != "field" and name not in FUNCTIONS)
+                or node.keywords
+                or any(isinstance(item, ast.Starred) for item in node.args)
+            ):
+                raise CascadeError(
+                    f"the expression '{text}' cannot be used: calling {name} is not allowed", fix=_HINT
+                )
 
 
 def _depth(node: ast.AST) -> int:
@@ -124,8 +172,9 @@ def _parse(text: str) -> ast.Expression:
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise CascadeError(f"the expression '{text}' is not understood: {getattr(error, 'msg', error)}",
-                           fix=_HINT) from error
+        raise CascadeError(
+            f"the expression '{text}' is not understood: {getattr(error, 'msg', error)}", fix=_HINT
+        ) from error
     if _depth(tree) > _DEEPEST:
         raise CascadeError("the expression is nested too deeply", fix=_HINT)
     return tree
@@ -159,20 +208,32 @@ def filter_lines(text: str) -> tuple[str, ...]:
     filters = tuple(normalise(line) for line in lines if line and not line.startswith("#"))
     for text in filters:
         if isinstance(_parse(text).body, (ast.List, ast.Tuple)):
-            raise CascadeError(f"the filter '{text}' is not understood",
-                               fix="Write [field, 'lambda s: s > 4.5'], or a plain expression")
+            raise CascadeError(
+                f"the filter '{text}' is not understood",
+                fix="Write [field, 'lambda s: s > 4.5'], or a plain expression",
+            )
     return filters
 
 
 def _inline(function: ast.Lambda, field: str, text: str) -> ast.expr:
     arguments = function.args
-    if len(arguments.args) != 1 or arguments.vararg or arguments.kwarg or arguments.kwonlyargs \
-            or arguments.defaults or arguments.posonlyargs:
-        raise CascadeError(f"the filter '{text}' is not understood",
-                           fix="The lambda takes one parameter: lambda s: …")
+    if (
+        len(arguments.args) != 1
+        or arguments.vararg
+        or arguments.kwarg
+        or arguments.kwonlyargs
+        or arguments.defaults
+        or arguments.posonlyargs
+    ):
+        raise CascadeError(
+            f"the filter '{text}' is not understood", fix="The lambda takes one parameter: lambda s: …"
+        )
     parameter = arguments.args[0].arg
-    value: ast.expr = (ast.Name(field, ast.Load()) if field.isidentifier() and not _is_keyword(field)
-                       else ast.Call(ast.Name("field", ast.Load()), [ast.Constant(field)], []))
+    value: ast.expr = (
+        ast.Name(field, ast.Load())
+        if field.isidentifier() and not _is_keyword(field)
+        else ast.Call(ast.Name("field", ast.Load()), [ast.Constant(field)], [])
+    )
 
     class Replace(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.AST:
@@ -184,6 +245,7 @@ def _inline(function: ast.Lambda, field: str, text: str) -> ast.expr:
 
 def _is_keyword(name: str) -> bool:
     import keyword
+
     return keyword.iskeyword(name) or name in FUNCTIONS or name == "field"
 
 

@@ -153,8 +153,11 @@ def stamp(root: Path, recursive: bool) -> str:
     total = count = 0
     for files in _scan(str(root), "", recursive, set()):
         for found in files:
-            said = (to_blob(found.name) + b"\0%d %d" % (found.size, found.mtime) if isinstance(found, Found)
-                    else b"?" + to_blob(found))
+            said = (
+                to_blob(found.name) + b"\0%d %d" % (found.size, found.mtime)
+                if isinstance(found, Found)
+                else b"?" + to_blob(found)
+            )
             total += int.from_bytes(hashlib.blake2b(said, digest_size=32).digest(), "little")
             count += 1
     return hashlib.sha256(f"listing 2 {count} {total % (1 << 256)}".encode()).hexdigest()[:32]
@@ -168,8 +171,9 @@ def index_folder(root: Path, recursive: bool, cache: Path, tell: Tell | None = N
     """
     if not root.is_dir():
         what = "is a file, not a folder" if root.exists() else "does not exist"
-        raise CascadeError(f"the picture folder {what}", where=str(root),
-                           fix="Give a folder that holds pictures")
+        raise CascadeError(
+            f"the picture folder {what}", where=str(root), fix="Give a folder that holds pictures"
+        )
     key = hashlib.sha256(to_blob(f"{root.resolve()}|{recursive}")).hexdigest()[:24]
     path = cache / f"{key}-{stamp(root, recursive)}.sqlite"
     known = _open(path)
@@ -193,9 +197,11 @@ def index_folder(root: Path, recursive: bool, cache: Path, tell: Tell | None = N
             counts.append(f"{known.facts['orphans']} captions or metadata files without a picture")
         seen = ", ".join(counts) or "no files"
         raise CascadeError(
-            "no picture was found" + (" in it or below it" if recursive else ""), where=str(root),
+            "no picture was found" + (" in it or below it" if recursive else ""),
+            where=str(root),
             fix=f"Looked for {', '.join(sorted(EXTENSIONS))}; there are {seen}"
-                + ("" if recursive else ". Turn on 'recursive' to look into sub-folders"))
+            + ("" if recursive else ". Turn on 'recursive' to look into sub-folders"),
+        )
     return known
 
 
@@ -225,30 +231,32 @@ class _Builder:
                 for name in listing.unreadable:
                     yield Entry(name, bad="may not be read")
                 for first in range(0, len(listing.pictures), _CHUNK):
-                    chunk = listing.pictures[first:first + _CHUNK]
-                    parts = [chunk[at:at + _PART] for at in range(0, len(chunk), _PART)]
+                    chunk = listing.pictures[first : first + _CHUNK]
+                    parts = [chunk[at : at + _PART] for at in range(0, len(chunk), _PART)]
                     for entries in pool.map(partial(self._entries, tables), parts):
                         yield from entries
                     done += len(chunk)
                     if self.tell:
                         self.tell(done, 0, f"looked at {done} pictures")
                 orphan_count += len(listing.orphans)
-                orphans.extend(shown(found.name) for found in listing.orphans[:10 - len(orphans)])
+                orphans.extend(shown(found.name) for found in listing.orphans[: 10 - len(orphans)])
                 for found in (*listing.others, *listing.tables):
                     others[split_ending(found.name)[1].lower() or "without ending"] += 1
-        self.facts.update(others=dict(others), orphans=orphan_count, orphan_names=orphans,
-                          tables_bad=tables_bad)
+        self.facts.update(
+            others=dict(others), orphans=orphan_count, orphan_names=orphans, tables_bad=tables_bad
+        )
 
-    def _entries(self, tables: dict[str, dict[str, Any]],
-                 items: list[tuple[Found, list[tuple[str, Found]]]]) -> list[Entry]:
+    def _entries(
+        self, tables: dict[str, dict[str, Any]], items: list[tuple[Found, list[tuple[str, Found]]]]
+    ) -> list[Entry]:
         return [self._entry(tables, item) for item in items]
 
-    def _entry(self, tables: dict[str, dict[str, Any]],
-               item: tuple[Found, list[tuple[str, Found]]]) -> Entry:
+    def _entry(self, tables: dict[str, dict[str, Any]], item: tuple[Found, list[tuple[str, Found]]]) -> Entry:
         found, texts = item
         row = tables.get(found.name) or tables.get(split_ending(found.name)[0])
-        mark = json.dumps([found.mtime, [[kind, text.size, text.mtime] for kind, text in texts], row],
-                          default=str)
+        mark = json.dumps(
+            [found.mtime, [[kind, text.size, text.mtime] for kind, text in texts], row], default=str
+        )
         if self.older is not None:
             old = self.older.named(found.name)
             if old is not None and old.size == found.size and old.stamp == mark:
@@ -276,8 +284,15 @@ class _Builder:
                 bad = bad or f"{kind} may not be read"
             except (ValueError, RecursionError) as error:
                 bad = bad or json_trouble(kind, error)
-        return replace(entry, crc=seen.crc, width=seen.width, height=seen.height, bad=bad,
-                       texts=json.dumps(said, ensure_ascii=False), meta=as_json(meta))
+        return replace(
+            entry,
+            crc=seen.crc,
+            width=seen.width,
+            height=seen.height,
+            bad=bad,
+            texts=json.dumps(said, ensure_ascii=False),
+            meta=as_json(meta),
+        )
 
 
 def as_json(meta: dict[str, Any]) -> str:
@@ -296,7 +311,7 @@ def as_metadata(value: Any) -> dict[str, Any]:
 def _read_tables(root: Path, listing: Listing, rows: dict[str, dict[str, Any]], bad: list[str]) -> None:
     """Add the rows of the folder's jsonl, csv and parquet files to ``rows``, by the picture they describe."""
     for table in listing.tables:
-        prefix = table.name[:table.name.rfind("/") + 1]
+        prefix = table.name[: table.name.rfind("/") + 1]
         try:
             for row in table_rows(root / table.name):
                 column = next((name for name in NAME_FIELDS if row.get(name)), None)
@@ -328,8 +343,11 @@ def table_rows(path: Path) -> Iterator[dict[str, Any]]:
     text = read_text(path.read_bytes())
     if ending == ".csv":
         for row in csv.DictReader(io.StringIO(text, newline="")):
-            yield {key: value if key in NAME_FIELDS else _number(value)
-                   for key, value in row.items() if isinstance(key, str)}
+            yield {
+                key: value if key in NAME_FIELDS else _number(value)
+                for key, value in row.items()
+                if isinstance(key, str)
+            }
         return
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():

@@ -42,8 +42,9 @@ class LeftOut(Exception):
         self.kind, self.reason, self.name = kind, reason, name
 
 
-def held(sample: dict[str, Any], captions: CaptionSpec, filters: Sequence[Expression], rule: Buckets,
-         sizes: int) -> Held:
+def held(
+    sample: dict[str, Any], captions: CaptionSpec, filters: Sequence[Expression], rule: Buckets, sizes: int
+) -> Held:
     """The sample (`shards.samples_in`) with what is known of it without decoding.
 
     Args:
@@ -73,13 +74,23 @@ def held(sample: dict[str, Any], captions: CaptionSpec, filters: Sequence[Expres
     seen = probe(io.BytesIO(picture[1]), len(picture[1]))
     if group.bad or seen.bad:
         raise LeftOut("bad", group.bad or seen.bad, shown(name))
-    entry = Entry(name, size=len(picture[1]), crc=seen.crc, width=seen.width, height=seen.height,
-                  texts=json.dumps(group.texts), meta=as_json(group.meta))
+    entry = Entry(
+        name,
+        size=len(picture[1]),
+        crc=seen.crc,
+        width=seen.width,
+        height=seen.height,
+        texts=json.dumps(group.texts),
+        meta=as_json(group.meta),
+    )
     reason = rejected(entry, list(filters)) if filters else ""
     if reason:
         raise LeftOut("dropped", reason, shown(name))
-    bucket = int(rule.assign(np.array([entry.width]), np.array([entry.height]),
-                             np.array([mix(entry.crc)], dtype=np.uint64))[0])
+    bucket = int(
+        rule.assign(
+            np.array([entry.width]), np.array([entry.height]), np.array([mix(entry.crc)], dtype=np.uint64)
+        )[0]
+    )
     if not 0 <= bucket < sizes:
         raise LeftOut("dropped", "too small", shown(name))
     try:

@@ -61,20 +61,38 @@ def write(path: Path, entries: Iterable[Entry], facts: dict[str, Any]) -> None:
                 "CREATE TABLE samples(id INTEGER PRIMARY KEY, name BLOB, size INTEGER, crc INTEGER,"
                 " width INTEGER, height INTEGER, texts TEXT, meta TEXT, bad TEXT, offset INTEGER,"
                 " stamp TEXT);"
-                "CREATE TABLE facts(name TEXT PRIMARY KEY, value TEXT);")
+                "CREATE TABLE facts(name TEXT PRIMARY KEY, value TEXT);"
+            )
             connection.execute("BEGIN")
             for row, entry in enumerate(entries):
                 name = to_blob(entry.name)
-                for part in (name, b"%d %d" % (entry.size, entry.crc), entry.texts.encode("utf-8"),
-                             entry.meta.encode("utf-8")):
+                for part in (
+                    name,
+                    b"%d %d" % (entry.size, entry.crc),
+                    entry.texts.encode("utf-8"),
+                    entry.meta.encode("utf-8"),
+                ):
                     content.update(b"%d:" % len(part) + part)
                 connection.execute(
                     "INSERT INTO samples VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-                    (row, name, entry.size, entry.crc, entry.width, entry.height, entry.texts, entry.meta,
-                     entry.bad, entry.offset, entry.stamp))
+                    (
+                        row,
+                        name,
+                        entry.size,
+                        entry.crc,
+                        entry.width,
+                        entry.height,
+                        entry.texts,
+                        entry.meta,
+                        entry.bad,
+                        entry.offset,
+                        entry.stamp,
+                    ),
+                )
             whole = {**facts, "format": FORMAT, "content": content.hexdigest()[:32]}
-            connection.executemany("INSERT INTO facts VALUES (?,?)",
-                                   [(key, json.dumps(value)) for key, value in whole.items()])
+            connection.executemany(
+                "INSERT INTO facts VALUES (?,?)", [(key, json.dumps(value)) for key, value in whole.items()]
+            )
             connection.commit()
             connection.execute("CREATE INDEX by_name ON samples(name)")
             connection.commit()
@@ -107,7 +125,8 @@ class Index:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.facts: dict[str, Any] = {
-            name: json.loads(value) for name, value in self._query("SELECT name, value FROM facts")}
+            name: json.loads(value) for name, value in self._query("SELECT name, value FROM facts")
+        }
         if self.facts.get("format") != FORMAT:
             raise sqlite3.DatabaseError(f"{path} has another format")
         self._count = int(self._query("SELECT COUNT(*) FROM samples").fetchone()[0])
@@ -133,22 +152,26 @@ class Index:
         try:
             found = self._query(f"SELECT {','.join(_COLUMNS)}, id FROM samples WHERE id=?", (row,)).fetchone()
         except sqlite3.Error as error:
-            raise CascadeError(f"the dataset's index cannot be read ({error})", where=str(self.path),
-                               fix="Run again: the index is made anew, and the run goes on where it "
-                                   "was") from error
+            raise CascadeError(
+                f"the dataset's index cannot be read ({error})",
+                where=str(self.path),
+                fix="Run again: the index is made anew, and the run goes on where it was",
+            ) from error
         return self._entry(found)
 
     def rows(self) -> Iterator[Entry]:
         """All rows in order."""
         for first in range(0, self._count, _PAGE):
-            found = self._query(f"SELECT {','.join(_COLUMNS)}, id FROM samples WHERE id >= ? AND id < ? "
-                                f"ORDER BY id",
-                                (first, first + _PAGE)).fetchall()
+            found = self._query(
+                f"SELECT {','.join(_COLUMNS)}, id FROM samples WHERE id >= ? AND id < ? ORDER BY id",
+                (first, first + _PAGE),
+            ).fetchall()
             yield from map(self._entry, found)
 
     def named(self, name: str) -> Entry | None:
-        found = self._query(f"SELECT {','.join(_COLUMNS)}, id FROM samples WHERE name=?",
-                            (to_blob(name),)).fetchone()
+        found = self._query(
+            f"SELECT {','.join(_COLUMNS)}, id FROM samples WHERE name=?", (to_blob(name),)
+        ).fetchone()
         return self._entry(found) if found else None
 
     @staticmethod

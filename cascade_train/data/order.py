@@ -69,9 +69,17 @@ class Order:
         leftovers: what becomes of a bucket smaller than the batch.
     """
 
-    def __init__(self, bucket_of: np.ndarray, sizes: Sequence[tuple[int, int]], batch: int, *,
-                 whole: np.ndarray | None = None, fraction: np.ndarray | None = None,
-                 group: np.ndarray | None = None, leftovers: str = "fill") -> None:
+    def __init__(
+        self,
+        bucket_of: np.ndarray,
+        sizes: Sequence[tuple[int, int]],
+        batch: int,
+        *,
+        whole: np.ndarray | None = None,
+        fraction: np.ndarray | None = None,
+        group: np.ndarray | None = None,
+        leftovers: str = "fill",
+    ) -> None:
         if batch < 1:
             raise CascadeError(f"a batch of {batch} samples is impossible", fix="Use at least 1")
         self.batch = batch
@@ -95,9 +103,14 @@ class Order:
     def _length(members: list[np.ndarray], extras: list[list[tuple[np.ndarray, int]]], index: int) -> int:
         return len(members[index]) + sum(take for _, take in extras[index])
 
-    def _members(self, bucket_of: np.ndarray, used: np.ndarray, times: np.ndarray,
-                 fraction: np.ndarray | None, group: np.ndarray | None,
-                 ) -> tuple[list[np.ndarray], list[list[tuple[np.ndarray, int]]]]:
+    def _members(
+        self,
+        bucket_of: np.ndarray,
+        used: np.ndarray,
+        times: np.ndarray,
+        fraction: np.ndarray | None,
+        group: np.ndarray | None,
+    ) -> tuple[list[np.ndarray], list[list[tuple[np.ndarray, int]]]]:
         """Per bucket: the places seen every epoch, and pools with how many of each an epoch adds."""
         members: list[np.ndarray] = []
         extras: list[list[tuple[np.ndarray, int]]] = []
@@ -114,8 +127,9 @@ class Order:
             extras.append(pools)
         return members, extras
 
-    def _place_small(self, members: list[np.ndarray], extras: list[list[tuple[np.ndarray, int]]],
-                     leftovers: str) -> tuple[list[np.ndarray], list[list[tuple[np.ndarray, int]]]]:
+    def _place_small(
+        self, members: list[np.ndarray], extras: list[list[tuple[np.ndarray, int]]], leftovers: str
+    ) -> tuple[list[np.ndarray], list[list[tuple[np.ndarray, int]]]]:
         notes = []
         counts = [self._length(members, extras, index) for index in range(len(self.sizes))]
         for index in sorted(range(len(self.sizes)), key=lambda i: counts[i]):
@@ -129,12 +143,16 @@ class Order:
                 if target is None:
                     target = nearest_large(self.sizes, counts, index, 1)
             if target is None:
-                notes.append(f"bucket {width}×{height} has {count} of the {self.batch} samples of a batch: "
-                             "its batch is filled with repeats")
+                notes.append(
+                    f"bucket {width}×{height} has {count} of the {self.batch} samples of a batch: "
+                    "its batch is filled with repeats"
+                )
                 continue
             into = self.sizes[target]
-            notes.append(f"bucket {width}×{height} has {count} of the {self.batch} samples of a batch: "
-                         f"merged into {into[0]}×{into[1]}")
+            notes.append(
+                f"bucket {width}×{height} has {count} of the {self.batch} samples of a batch: "
+                f"merged into {into[0]}×{into[1]}"
+            )
             members[target] = np.sort(np.concatenate([members[target], members[index]]), kind="stable")
             extras[target] = extras[target] + extras[index]
             members[index], extras[index] = members[index][:0], []
@@ -157,8 +175,9 @@ class Order:
 
     def epoch_of(self, step: int) -> int:
         """The epoch (from 0) that step ``step`` (from 0) belongs to."""
-        rate = sum(1.0 if filled else length / self.batch
-                   for filled, length in zip(self._filled, self._lengths))
+        rate = sum(
+            1.0 if filled else length / self.batch for filled, length in zip(self._filled, self._lengths)
+        )
         low = max(0, int(step / rate) - 1)
         while low > 0 and self.steps_in(low) > step:
             low -= 1
@@ -182,7 +201,7 @@ class Order:
         need = self.batch
         while need:
             of, place = divmod(start, length)
-            piece = self._epoch(seed, slot, of)[place:place + need]
+            piece = self._epoch(seed, slot, of)[place : place + need]
             pieces.append(piece)
             start += len(piece)
             need -= len(piece)
@@ -190,16 +209,21 @@ class Order:
 
     def _schedule(self, seed: int, epoch: int) -> np.ndarray:
         """(steps of the epoch, 2): which bucket's which batch (counted from the beginning) comes when."""
+
         def make() -> np.ndarray:
-            rows = [np.stack([np.full(last - first, slot), np.arange(first, last)], axis=1)
-                    for slot in range(len(self._buckets))
-                    for first, last in [(self._batches(slot, epoch), self._batches(slot, epoch + 1))]]
+            rows = [
+                np.stack([np.full(last - first, slot), np.arange(first, last)], axis=1)
+                for slot in range(len(self._buckets))
+                for first, last in [(self._batches(slot, epoch), self._batches(slot, epoch + 1))]
+            ]
             table = np.concatenate(rows)
             return table[permutation(len(table), seed, 1, epoch)]
+
         return self._remember((seed, -1, epoch), make)
 
     def _epoch(self, seed: int, slot: int, epoch: int) -> np.ndarray:
         """The bucket's samples in the order of one epoch."""
+
         def make() -> np.ndarray:
             index = self._buckets[slot]
             width, height = self.sizes[index]
@@ -213,6 +237,7 @@ class Order:
                     chosen.append(int(permutation(len(extra), seed, 3, width, height, number, turn)[place]))
                 pool = np.concatenate([pool, extra[np.array(chosen)]])
             return pool[permutation(len(pool), seed, 2, width, height, epoch)]
+
         return self._remember((seed, slot, epoch), make)
 
     def _remember(self, key: tuple[int, int, int], make: object) -> np.ndarray:

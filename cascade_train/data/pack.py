@@ -47,8 +47,9 @@ def pack(reader: Reader, out: Path, *, shard_bytes: int = 0, tell: Tell | None =
         raise CascadeError(f"'{out.name}' is no tar", fix="Give a name that ends in .tar")
     existing = [path for path in (out, shard_name(out, 0)) if path.exists()]
     if existing:
-        raise CascadeError("the shard exists already", where=str(existing[0]), fix=
-                           "Give another name, or remove it")
+        raise CascadeError(
+            "the shard exists already", where=str(existing[0]), fix="Give another name, or remove it"
+        )
     bad = Tally()
     keys: set[str] = set()
     total = len(getattr(reader, "index", ()))
@@ -112,8 +113,11 @@ class _Writer:
         if self._tar is None:
             path = shard_name(self._out, len(self.shards))
             beside_path = self._stack.enter_context(written_beside(path))
-            self._tar = self._stack.enter_context(tarfile.open(  # noqa: SIM115
-                beside_path, "w", format=tarfile.PAX_FORMAT))
+            self._tar = self._stack.enter_context(
+                tarfile.open(  # noqa: SIM115
+                    beside_path, "w", format=tarfile.PAX_FORMAT
+                )
+            )
             self.shards.append(path)
         for ending, data in files:
             info = tarfile.TarInfo(key + ending)

@@ -13,8 +13,9 @@ import numpy as np
 if TYPE_CHECKING:
     from PIL import Image
 
-EXTENSIONS = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "avif", "heic", "heif",
-                        "tif", "tiff"))
+EXTENSIONS = frozenset(
+    ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "avif", "heic", "heif", "tif", "tiff")
+)
 """File name endings that are taken for pictures."""
 
 MAX_PIXELS = 178_956_970
@@ -32,8 +33,10 @@ class BadImage(Exception):
 @cache
 def _pillow() -> Any:
     from PIL import Image
+
     try:  # HEIC where the person has it
         import pillow_heif
+
         pillow_heif.register_heif_opener()
     except ImportError:
         pass
@@ -96,8 +99,9 @@ def looks_whole(data_start: bytes, data_end: bytes, size: int) -> bool:
     return False
 
 
-def decode(data: bytes, background: tuple[int, int, int] = (255, 255, 255),
-           need: tuple[int, int] | None = None) -> np.ndarray:
+def decode(
+    data: bytes, background: tuple[int, int, int] = (255, 255, 255), need: tuple[int, int] | None = None
+) -> np.ndarray:
     """Upright sRGB pixels, uint8 (H, W, 3).
 
     The first frame; EXIF orientation applied; ICC profiles converted to sRGB; transparency composited on
@@ -108,8 +112,12 @@ def decode(data: bytes, background: tuple[int, int, int] = (255, 255, 255),
         BadImage: the data is no picture, is cut off, or is too large to be safe.
     """
     image = open_image(data)
-    if image.format == "JPEG" and image.mode in ("RGB", "L") and "icc_profile" not in image.info \
-            and looks_whole(data[:4], data[-64:], len(data)):
+    if (
+        image.format == "JPEG"
+        and image.mode in ("RGB", "L")
+        and "icc_profile" not in image.info
+        and looks_whole(data[:4], data[-64:], len(data))
+    ):
         return _decode_jpeg(data, image, need)
     try:
         with warnings.catch_warnings():
@@ -134,8 +142,12 @@ def _decode_jpeg(data: bytes, image: Image.Image, need: tuple[int, int] | None) 
         width, height = upright_size(image)
         while scale < 8 and width // (scale * 2) >= need[0] and height // (scale * 2) >= need[1]:
             scale *= 2
-    flag = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4,
-            8: cv2.IMREAD_REDUCED_COLOR_8}[scale]
+    flag = {
+        1: cv2.IMREAD_COLOR,
+        2: cv2.IMREAD_REDUCED_COLOR_2,
+        4: cv2.IMREAD_REDUCED_COLOR_4,
+        8: cv2.IMREAD_REDUCED_COLOR_8,
+    }[scale]
     direct = scale == 1 and hasattr(cv2, "IMREAD_COLOR_RGB")  # from OpenCV 4.11 on
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB if direct else flag)
     if pixels is None:
@@ -151,8 +163,11 @@ def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> np.ndarray:
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I;16", "I", "F")):
         values = np.asarray(image).astype(np.float64)
-        top = 1.0 if image.mode == "F" and values.max(initial=0) <= 1.0 else (
-            65535.0 if image.mode != "F" or values.max(initial=0) > 255 else 255.0)
+        top = (
+            1.0
+            if image.mode == "F" and values.max(initial=0) <= 1.0
+            else (65535.0 if image.mode != "F" or values.max(initial=0) > 255 else 255.0)
+        )
         values = np.nan_to_num(values)
         gray = np.clip(np.round(values / top * 255), 0, 255).astype(np.uint8)
         return np.repeat(gray[:, :, None], 3, axis=2)
@@ -182,8 +197,13 @@ def _to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
         space = source.profile.xcolor_space.strip()
         if {"RGB": "RGB", "CMYK": "CMYK", "GRAY": "L"}.get(space) != image.mode:
             return image
-        out = ImageCms.profileToProfile(image, source, ImageCms.createProfile("sRGB"), outputMode="RGB",
-                                        renderingIntent=ImageCms.Intent.PERCEPTUAL)
+        out = ImageCms.profileToProfile(
+            image,
+            source,
+            ImageCms.createProfile("sRGB"),
+            outputMode="RGB",
+            renderingIntent=ImageCms.Intent.PERCEPTUAL,
+        )
     except (ImageCms.PyCMSError, OSError, ValueError):
         return image
     return out if out is not None else image
@@ -247,16 +267,24 @@ def cover_size(width: int, height: int, to_width: int, to_height: int) -> tuple[
     return (max(to_width, math.ceil(width * scale - 1e-6)), max(to_height, math.ceil(height * scale - 1e-6)))
 
 
-def crop_corner(width: int, height: int, to_width: int, to_height: int,
-                crop: tuple[float, float]) -> tuple[int, int]:
+def crop_corner(
+    width: int, height: int, to_width: int, to_height: int, crop: tuple[float, float]
+) -> tuple[int, int]:
     """(left, top) of a window in a (width, height) picture; ``crop`` is in [0, 1] of the room there is."""
-    return (int(min(crop[0], 1.0) * (width - to_width) + 0.5),
-            int(min(crop[1], 1.0) * (height - to_height) + 0.5))
+    return (
+        int(min(crop[0], 1.0) * (width - to_width) + 0.5),
+        int(min(crop[1], 1.0) * (height - to_height) + 0.5),
+    )
 
 
-def fit(pixels: np.ndarray, width: int, height: int, crop: tuple[float, float] = (0.5, 0.5),
-        resize: Literal["cover", "none", "stretch", "pad"] = "cover",
-        background: tuple[int, int, int] = (255, 255, 255)) -> np.ndarray:
+def fit(
+    pixels: np.ndarray,
+    width: int,
+    height: int,
+    crop: tuple[float, float] = (0.5, 0.5),
+    resize: Literal["cover", "none", "stretch", "pad"] = "cover",
+    background: tuple[int, int, int] = (255, 255, 255),
+) -> np.ndarray:
     """``pixels`` (H, W, 3) brought to (height, width, 3), contiguous.
 
     ``cover`` resizes until the target is covered and crops; ``none`` crops at the picture's own scale
@@ -267,14 +295,15 @@ def fit(pixels: np.ndarray, width: int, height: int, crop: tuple[float, float] =
         return np.ascontiguousarray(area_resize(pixels, width, height))
     if resize == "pad":
         scale = min(width / columns, height / rows)
-        inner = area_resize(pixels, max(1, min(width, round(columns * scale))),
-                            max(1, min(height, round(rows * scale))))
+        inner = area_resize(
+            pixels, max(1, min(width, round(columns * scale))), max(1, min(height, round(rows * scale)))
+        )
         canvas = np.empty((height, width, 3), dtype=np.uint8)
         canvas[:] = background
         left, top = (width - inner.shape[1]) // 2, (height - inner.shape[0]) // 2
-        canvas[top:top + inner.shape[0], left:left + inner.shape[1]] = inner
+        canvas[top : top + inner.shape[0], left : left + inner.shape[1]] = inner
         return canvas
     if resize == "cover" or columns < width or rows < height:
         pixels = area_resize(pixels, *cover_size(columns, rows, width, height))
     left, top = crop_corner(pixels.shape[1], pixels.shape[0], width, height, crop)
-    return np.ascontiguousarray(pixels[top:top + height, left:left + width])
+    return np.ascontiguousarray(pixels[top : top + height, left : left + width])

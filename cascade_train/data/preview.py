@@ -28,8 +28,9 @@ def shown_samples(dataset: OpenDataset, count: int, seed: int) -> Iterator[tuple
             return
 
 
-def preview(dataset: OpenDataset, count: int = 16, seed: int = 0, cell: int = 192,
-            columns: int | None = None) -> Image.Image:
+def preview(
+    dataset: OpenDataset, count: int = 16, seed: int = 0, cell: int = 192, columns: int | None = None
+) -> Image.Image:
     """A grid of cropped pictures, each with its bucket, its latent grid, its key and its caption.
 
     Raises:
@@ -59,12 +60,12 @@ def _cell(pixels: np.ndarray, note: str, key: str, caption: str, side: int) -> I
     letters = max(8, int(side / 6.2))
     lines = textwrap.wrap(caption, letters)
     if len(lines) > _CAPTION_LINES:
-        lines = [*lines[:_CAPTION_LINES - 1], lines[_CAPTION_LINES - 1][:letters - 1] + "…"]
+        lines = [*lines[: _CAPTION_LINES - 1], lines[_CAPTION_LINES - 1][: letters - 1] + "…"]
     out = Image.new("RGB", (side, side + _LINE * (2 + _CAPTION_LINES)), _PAPER)
     out.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
     draw = ImageDraw.Draw(out)
     draw.text((0, side), note, fill=_FAINT, font=font)
-    short = key if len(key) <= letters else "…" + key[-letters + 1:]
+    short = key if len(key) <= letters else "…" + key[-letters + 1 :]
     draw.text((0, side + _LINE), short, fill=_FAINT, font=font)
     for number, text in enumerate(lines or ["(no words)"]):
         draw.text((0, side + _LINE * (2 + number)), text, fill=_INK if lines else _FAINT, font=font)

@@ -75,7 +75,7 @@ class Window(io.RawIOBase):
         want = max(0, min(len(buffer), self._size - self._at))
         self._handle.seek(self._offset + self._at)
         data = self._handle.read(want)
-        buffer[:len(data)] = data
+        buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
 
@@ -116,8 +116,10 @@ def read_text(data: bytes) -> str:
 
 def read_json(text: str) -> Any:
     """``text`` as JSON; ValueError for what is none, NaN and infinities included."""
+
     def refuse(name: str) -> None:
         raise ValueError(f"{name} in json")
+
     return json.loads(text, parse_constant=refuse)
 
 

@@ -37,8 +37,9 @@ class Reader(Protocol):
         """The file's bytes; OSError when they can no longer be read."""
         ...
 
-    def pixels(self, entry: Entry, background: tuple[int, int, int],
-               need: tuple[int, int] | None) -> np.ndarray:
+    def pixels(
+        self, entry: Entry, background: tuple[int, int, int], need: tuple[int, int] | None
+    ) -> np.ndarray:
         """Upright sRGB uint8 (H, W, 3) that covers ``need``; BadImage or OSError when there are none."""
         ...
 
@@ -61,8 +62,9 @@ class _Indexed:
     def read(self, entry: Entry) -> bytes:
         raise NotImplementedError
 
-    def pixels(self, entry: Entry, background: tuple[int, int, int],
-               need: tuple[int, int] | None) -> np.ndarray:
+    def pixels(
+        self, entry: Entry, background: tuple[int, int, int], need: tuple[int, int] | None
+    ) -> np.ndarray:
         return decode(self.read(entry), background, need)
 
 
@@ -100,14 +102,17 @@ class WorldReader:
 
     def row(self, row: int) -> Entry:
         from cascade_train.data.world import SIDE
+
         return Entry(f"{row}", crc=row, width=SIDE, height=SIDE, row=row)
 
     def render(self, row: int) -> tuple[np.ndarray, str]:
         from cascade_train.data.world import render
+
         return render(self.source.kind, self.source.seed, row)
 
     def caption(self, row: int) -> str:
         from cascade_train.data.world import scene
+
         if self.source.kind == "rich":
             return self.render(row)[1]
         return scene(self.source.kind, self.source.seed, row)[1]
@@ -115,8 +120,9 @@ class WorldReader:
     def read(self, entry: Entry) -> bytes:
         return self.render(entry.row)[0].tobytes()
 
-    def pixels(self, entry: Entry, background: tuple[int, int, int],
-               need: tuple[int, int] | None) -> np.ndarray:
+    def pixels(
+        self, entry: Entry, background: tuple[int, int, int], need: tuple[int, int] | None
+    ) -> np.ndarray:
         return self.render(entry.row)[0]
 
 
@@ -136,11 +142,16 @@ def open_source(source: Source, cache: Path, tell: Tell | None = None) -> Reader
         path = Path(source.path)
         reader = MembersReader(path, index_tar(path, cache, tell))
     else:
-        raise CascadeError("a streamed source cannot be read at random",
-                           fix="Use it alone, or copy the shards to this machine")
+        raise CascadeError(
+            "a streamed source cannot be read at random",
+            fix="Use it alone, or copy the shards to this machine",
+        )
     if source.content and reader.content != source.content:
-        raise CascadeError("the dataset has changed since this graph read it", where=source.path,
-                           fix="Queue the graph again: a run is named by what it was trained on")
+        raise CascadeError(
+            "the dataset has changed since this graph read it",
+            where=source.path,
+            fix="Queue the graph again: a run is named by what it was trained on",
+        )
     return reader
 
 

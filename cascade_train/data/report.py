@@ -55,8 +55,10 @@ class Tally:
         return sum(self._counts.values())
 
     def counts(self) -> tuple[Count, ...]:
-        return tuple(Count(reason, count, tuple(self._names[reason]))
-                     for reason, count in sorted(self._counts.items(), key=lambda item: -item[1]))
+        return tuple(
+            Count(reason, count, tuple(self._names[reason]))
+            for reason, count in sorted(self._counts.items(), key=lambda item: -item[1])
+        )
 
 
 @dataclass(frozen=True)
@@ -112,23 +114,36 @@ class Report:
             lines += ["buckets:", *(f"  {bucket.line()}" for bucket in self.buckets)]
         for title, counts in (("bad, skipped", self.bad), ("dropped", self.dropped)):
             if counts:
-                lines += [f"{title}: {sum(item.count for item in counts)}",
-                          *(f"  {item.line()}" for item in counts)]
+                lines += [
+                    f"{title}: {sum(item.count for item in counts)}",
+                    *(f"  {item.line()}" for item in counts),
+                ]
         lines += [f"warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
     def data(self) -> dict[str, Any]:
         """The report as JSON values; ``bad`` and ``dropped`` are totals, with the reasons beside them."""
+
         def listed(counts: tuple[Count, ...]) -> list[dict[str, Any]]:
             return [{"reason": c.reason, "count": c.count, "names": list(c.names)} for c in counts]
+
         return {
-            "samples": self.samples, "epoch": self.epoch,
-            "bad": self.bad_count, "dropped": self.dropped_count,
+            "samples": self.samples,
+            "epoch": self.epoch,
+            "bad": self.bad_count,
+            "dropped": self.dropped_count,
             "bad_files": [{"name": name, "reason": c.reason} for c in self.bad for name in c.names],
-            "bad_reasons": listed(self.bad), "dropped_reasons": listed(self.dropped),
-            "captions": {"samples": self.captioned, "several": self.several_captions,
-                         "empty": self.empty_captions},
-            "buckets": [{"width": b.width, "height": b.height, "latents": [b.columns, b.rows],
-                         "samples": b.samples} for b in self.buckets],
-            "warnings": list(self.warnings), "streamed": self.streamed,
+            "bad_reasons": listed(self.bad),
+            "dropped_reasons": listed(self.dropped),
+            "captions": {
+                "samples": self.captioned,
+                "several": self.several_captions,
+                "empty": self.empty_captions,
+            },
+            "buckets": [
+                {"width": b.width, "height": b.height, "latents": [b.columns, b.rows], "samples": b.samples}
+                for b in self.buckets
+            ],
+            "warnings": list(self.warnings),
+            "streamed": self.streamed,
         }

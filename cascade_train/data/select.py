@@ -49,7 +49,11 @@ class Part:
 
     def keep(self, mask: np.ndarray) -> None:
         self.rows, self.widths, self.heights, self.chances = (
-            self.rows[mask], self.widths[mask], self.heights[mask], self.chances[mask])
+            self.rows[mask],
+            self.widths[mask],
+            self.heights[mask],
+            self.chances[mask],
+        )
 
 
 @dataclass
@@ -64,8 +68,11 @@ class _Tallies:
 
     def add(self, other: _Tallies) -> None:
         """Count what ``other`` counted."""
-        for mine, theirs in ((self.bad, other.bad), (self.dropped, other.dropped),
-                             (self.uncaptioned, other.uncaptioned)):
+        for mine, theirs in (
+            (self.bad, other.bad),
+            (self.dropped, other.dropped),
+            (self.uncaptioned, other.uncaptioned),
+        ):
             mine.merge(theirs)
         self.captioned += other.captioned
         self.several += other.several
@@ -92,13 +99,26 @@ class Selection:
 def fields_of(entry: Entry) -> dict[str, Any]:
     """What a filter may ask of a sample: its metadata, and its own width, height, aspect, file_size, name."""
     fields = {key: value for key, value in entry.metadata().items() if value is not None}
-    fields.update(width=entry.width, height=entry.height, aspect=entry.width / max(entry.height, 1),
-                  file_size=entry.size, file_name=entry.name)
+    fields.update(
+        width=entry.width,
+        height=entry.height,
+        aspect=entry.width / max(entry.height, 1),
+        file_size=entry.size,
+        file_name=entry.name,
+    )
     return fields
 
 
-def select(dataset: Dataset, *, multiple: int, native_side: int, factor: int | None, cache: Path,
-           tell: Tell | None = None, strict: bool = True) -> Selection:
+def select(
+    dataset: Dataset,
+    *,
+    multiple: int,
+    native_side: int,
+    factor: int | None,
+    cache: Path,
+    tell: Tell | None = None,
+    strict: bool = True,
+) -> Selection:
     """Open ``dataset``'s sources and choose its samples.
 
     With ``strict`` off nothing but a missing source or a setting that cannot be is an error: the report
@@ -129,23 +149,47 @@ def select(dataset: Dataset, *, multiple: int, native_side: int, factor: int | N
     widths, heights = widths[kept].astype(np.int32), heights[kept].astype(np.int32)
     if not len(row_of):
         if strict:
-            raise CascadeError("no sample is left in the dataset",
-                               fix="Dropped: " + "; ".join(c.line() for c in tallies.dropped.counts()))
+            raise CascadeError(
+                "no sample is left in the dataset",
+                fix="Dropped: " + "; ".join(c.line() for c in tallies.dropped.counts()),
+            )
         tallies.warnings.append("no sample is left, an error when training")
     times = np.array([part.times for part in parts])[part_of] if len(part_of) else np.zeros(0)
     whole = np.floor(times + 1e-9).astype(np.int64)
-    counts = np.bincount(bucket_of, minlength=len(buckets.sizes)) if len(bucket_of) else \
-        np.zeros(len(buckets.sizes), dtype=np.int64)
+    counts = (
+        np.bincount(bucket_of, minlength=len(buckets.sizes))
+        if len(bucket_of)
+        else np.zeros(len(buckets.sizes), dtype=np.int64)
+    )
     lines = tuple(
         BucketCount(bucket.width, bucket.height, *bucket.grid, int(counts[index]))
-        for index in range(len(buckets.sizes)) if counts[index] and (bucket := buckets.bucket(index)))
+        for index in range(len(buckets.sizes))
+        if counts[index] and (bucket := buckets.bucket(index))
+    )
     report = Report(
-        samples=len(row_of), epoch=round(float(times.sum())), bad=tallies.bad.counts(),
-        dropped=tallies.dropped.counts(), buckets=lines, captioned=tallies.captioned,
-        several_captions=tallies.several, empty_captions=tallies.empty,
-        warnings=(*tallies.warnings, *buckets.warnings()))
-    return Selection(tuple(parts), part_of, row_of, bucket_of, widths, heights, chances, tuple(buckets.sizes),
-                     whole, np.clip(times - whole, 0, 1), report)
+        samples=len(row_of),
+        epoch=round(float(times.sum())),
+        bad=tallies.bad.counts(),
+        dropped=tallies.dropped.counts(),
+        buckets=lines,
+        captioned=tallies.captioned,
+        several_captions=tallies.several,
+        empty_captions=tallies.empty,
+        warnings=(*tallies.warnings, *buckets.warnings()),
+    )
+    return Selection(
+        tuple(parts),
+        part_of,
+        row_of,
+        bucket_of,
+        widths,
+        heights,
+        chances,
+        tuple(buckets.sizes),
+        whole,
+        np.clip(times - whole, 0, 1),
+        report,
+    )
 
 
 def _judge(dataset: Dataset, parts: list[Part], tallies: _Tallies, strict: bool) -> None:
@@ -155,9 +199,11 @@ def _judge(dataset: Dataset, parts: list[Part], tallies: _Tallies, strict: bool)
         note = "; ".join(count.line() for count in missing.counts())
         if strict:
             raise CascadeError(
-                f"{missing.total} of {missing.total + good} pictures have no caption", where=note,
+                f"{missing.total} of {missing.total + good} pictures have no caption",
+                where=note,
                 fix="Put a text file of the same name beside each, name the metadata field that holds it, or "
-                    "choose a fallback in Caption Options")
+                "choose a fallback in Caption Options",
+            )
         tallies.warnings.append(f"without caption, an error when training: {note}")
     if not bad:
         return
@@ -166,14 +212,18 @@ def _judge(dataset: Dataset, parts: list[Part], tallies: _Tallies, strict: bool)
     refused = dataset.on_bad == "error" or any(leaf.on_bad == "error" for _, leaf in dataset.leaves())
     if strict and (refused or share > dataset.max_bad):
         limit = "none may be" if refused else f"at most {dataset.max_bad:.0%} may be"
-        raise CascadeError(f"{bad.total} samples are bad ({share:.0%} of the dataset, {limit})", where=note,
-                           fix="Mend or remove these files, or allow more bad samples")
+        raise CascadeError(
+            f"{bad.total} samples are bad ({share:.0%} of the dataset, {limit})",
+            where=note,
+            fix="Mend or remove these files, or allow more bad samples",
+        )
     if strict and not good and not tallies.dropped:
         raise CascadeError("every sample is bad", where=note)
 
 
-def _gather(dataset: Dataset, outer: tuple[str, ...], tallies: _Tallies, cache: Path,
-            tell: Tell | None) -> list[Part]:
+def _gather(
+    dataset: Dataset, outer: tuple[str, ...], tallies: _Tallies, cache: Path, tell: Tell | None
+) -> list[Part]:
     filters = (*dataset.filters, *outer)
     expressions = [Expression(text) for text in filters]
     groups: list[list[Part]] = []
@@ -181,8 +231,9 @@ def _gather(dataset: Dataset, outer: tuple[str, ...], tallies: _Tallies, cache: 
         if isinstance(weighted.source, Dataset):
             group = _gather(weighted.source, filters, tallies, cache, tell)
         else:
-            group = [_part(open_source(weighted.source, cache, tell), dataset, expressions, tallies, cache,
-                           tell)]
+            group = [
+                _part(open_source(weighted.source, cache, tell), dataset, expressions, tallies, cache, tell)
+            ]
         for part in group:
             part.times *= max(1, weighted.repeats)
         groups.append(group)
@@ -191,6 +242,7 @@ def _gather(dataset: Dataset, outer: tuple[str, ...], tallies: _Tallies, cache: 
     parts = [part for group in groups for part in group]
     if dataset.duplicates != "keep":
         from cascade_train.data.duplicates import drop_duplicates
+
         drop_duplicates(parts, dataset, tallies.dropped, tell)
     return parts
 
@@ -198,19 +250,28 @@ def _gather(dataset: Dataset, outer: tuple[str, ...], tallies: _Tallies, cache: 
 def _share_out(dataset: Dataset, groups: list[list[Part]]) -> None:
     """Set how often each source is seen so that epochs hold them in the proportion of their shares."""
     if any(weighted.share <= 0 for weighted in dataset.sources):
-        raise CascadeError("some of the combined datasets have a share and some have none",
-                           fix="Give each a share above 0, or none")
+        raise CascadeError(
+            "some of the combined datasets have a share and some have none",
+            fix="Give each a share above 0, or none",
+        )
     lengths = [sum(len(part.rows) * part.times for part in group) for group in groups]
-    wanted = [weighted.share / length if length else 0.0
-              for weighted, length in zip(dataset.sources, lengths)]
+    wanted = [
+        weighted.share / length if length else 0.0 for weighted, length in zip(dataset.sources, lengths)
+    ]
     least = min((value for value in wanted if value), default=1.0)
     for group, value in zip(groups, wanted):
         for part in group:
             part.times *= value / least if value else 1.0
 
 
-def _part(reader: Reader, dataset: Dataset, filters: list[Expression], tallies: _Tallies, cache: Path,
-          tell: Tell | None) -> Part:
+def _part(
+    reader: Reader,
+    dataset: Dataset,
+    filters: list[Expression],
+    tallies: _Tallies,
+    cache: Path,
+    tell: Tell | None,
+) -> Part:
     """The samples of a source that are left, read from a note on disk where the source is large."""
     large = not isinstance(reader, WorldReader) and len(getattr(reader, "index", ())) >= _LARGE
     name = digest([_NOTE, reader.content, reader.label, dataset.captions, [f.text for f in filters]])
@@ -238,15 +299,23 @@ def _noted(note: Path) -> tuple[_Arrays, _Tallies] | None:
 
 
 def _write_note(note: Path, arrays: _Arrays, tallies: _Tallies) -> None:
-    told = json.dumps({"bad": tallies.bad.data(), "dropped": tallies.dropped.data(),
-                       "uncaptioned": tallies.uncaptioned.data(), "captioned": tallies.captioned,
-                       "several": tallies.several, "empty": tallies.empty})
+    told = json.dumps(
+        {
+            "bad": tallies.bad.data(),
+            "dropped": tallies.dropped.data(),
+            "uncaptioned": tallies.uncaptioned.data(),
+            "captioned": tallies.captioned,
+            "several": tallies.several,
+            "empty": tallies.empty,
+        }
+    )
     with written_beside(note) as beside, beside.open("wb") as handle:
         np.savez(handle, told=np.array(told), **dict(zip(_ARRAYS, arrays)))  # type: ignore[arg-type]
 
 
-def _chosen(reader: Reader, dataset: Dataset, filters: list[Expression], tallies: _Tallies,
-            tell: Tell | None) -> _Arrays:
+def _chosen(
+    reader: Reader, dataset: Dataset, filters: list[Expression], tallies: _Tallies, tell: Tell | None
+) -> _Arrays:
     """Rows, widths, heights and chances of the samples that are whole, captioned and let through."""
     rows, widths, heights, chances = array("q"), array("q"), array("q"), array("Q")
     world = isinstance(reader, WorldReader)
@@ -269,14 +338,19 @@ def _chosen(reader: Reader, dataset: Dataset, filters: list[Expression], tallies
         chances.append(int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little"))
     if world:
         tallies.captioned += len(rows)
-    return (np.array(rows, dtype=np.int64), np.array(widths, dtype=np.int64),
-            np.array(heights, dtype=np.int64), np.array(chances, dtype=np.uint64))
+    return (
+        np.array(rows, dtype=np.int64),
+        np.array(widths, dtype=np.int64),
+        np.array(heights, dtype=np.int64),
+        np.array(chances, dtype=np.uint64),
+    )
 
 
 def _captioned(entry: Entry, reader: Reader, dataset: Dataset, tallies: _Tallies) -> bool:
     try:
-        captions = captions_of(dataset.captions, entry.name, entry.caption_files(), entry.metadata(),
-                               reader.label)
+        captions = captions_of(
+            dataset.captions, entry.name, entry.caption_files(), entry.metadata(), reader.label
+        )
     except CascadeError:
         raise
     except Exception as error:

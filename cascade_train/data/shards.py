@@ -29,8 +29,9 @@ def require_fsspec() -> None:
     try:
         import fsspec  # noqa: F401
     except ImportError as error:
-        raise CascadeError("remote shards need the extra 'remote'",
-                           fix="pip install 'cascade-train[remote]'") from error
+        raise CascadeError(
+            "remote shards need the extra 'remote'", fix="pip install 'cascade-train[remote]'"
+        ) from error
 
 
 def _options(url: str) -> dict[str, Any]:
@@ -56,8 +57,10 @@ def _words(error: Exception) -> str:
 
 
 def _unusable(url: str, error: ImportError) -> CascadeError:
-    return CascadeError(f"{url.partition(':')[0]}:// needs a library: {error}",
-                        fix="pip install 'cascade-train[remote]', or the library that is named")
+    return CascadeError(
+        f"{url.partition(':')[0]}:// needs a library: {error}",
+        fix="pip install 'cascade-train[remote]', or the library that is named",
+    )
 
 
 def matching(pattern: str) -> list[str]:
@@ -74,8 +77,11 @@ def matching(pattern: str) -> list[str]:
     except ImportError as error:
         raise _unusable(pattern, error) from error
     except Exception as error:  # whatever a file system of fsspec raises
-        raise CascadeError(f"'{pattern}' cannot be looked up", where=_words(error),
-                           fix="Name the shards, for instance as a range {0000..0031}") from error
+        raise CascadeError(
+            f"'{pattern}' cannot be looked up",
+            where=_words(error),
+            fix="Name the shards, for instance as a range {0000..0031}",
+        ) from error
     if not names:
         raise CascadeError(f"'{pattern}' matches no file", fix="See that the bucket and the names are right")
     return [str(system.unstrip_protocol(name)) for name in names]
@@ -118,8 +124,11 @@ class _Copy:
         with FileLock(self.path.with_suffix(".lock"), timeout=STALL_SECONDS * 4):
             if self.path.exists():
                 return
-            with fsspec.open(self.url, "rb", **_options(self.url)) as source, \
-                    written_beside(self.path) as beside, beside.open("wb") as target:
+            with (
+                fsspec.open(self.url, "rb", **_options(self.url)) as source,
+                written_beside(self.path) as beside,
+                beside.open("wb") as target,
+            ):
                 while piece := source.read(_PIECE):
                     target.write(piece)
                     self.bytes += len(piece)
@@ -167,8 +176,10 @@ class ShardCache:
         return path
 
     def _make_room(self, keep: Path) -> None:
-        copies = sorted(((path.stat().st_mtime, path.stat().st_size, path)
-                         for path in self.folder.glob("*.tar")), reverse=True)
+        copies = sorted(
+            ((path.stat().st_mtime, path.stat().st_size, path) for path in self.folder.glob("*.tar")),
+            reverse=True,
+        )
         total = 0
         for _, size, path in copies:
             total += size

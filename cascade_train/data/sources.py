@@ -24,9 +24,11 @@ Tell = Callable[[int, int, str], None]
 
 def teller(host: Host) -> Tell:
     """Progress told to ``host``, stopping where the person asked to."""
+
     def tell(done: int, total: int, text: str) -> None:
         host.check_interrupt()
         host.progress(done, total, text)
+
     return tell
 
 
@@ -67,14 +69,20 @@ def tars_dataset(text: str, *, shuffle: int, host: Host) -> Dataset:
     remote = [shard for shard in shards if isinstance(shard, str)]
     local = [shard for shard in shards if isinstance(shard, Path)]
     if remote and local:
-        raise CascadeError("local and remote shards cannot be mixed", where=f"{local[0].name}, {remote[0]}",
-                           fix="Copy the remote ones to this machine, or leave the local ones out")
+        raise CascadeError(
+            "local and remote shards cannot be mixed",
+            where=f"{local[0].name}, {remote[0]}",
+            fix="Copy the remote ones to this machine, or leave the local ones out",
+        )
     if remote:
         from cascade_train.data.shards import matching, require_fsspec
+
         require_fsspec()
         remote = [url for shard in remote for url in (matching(shard) if "*" in shard else [shard])]
-        host.warn("remote shards are streamed: the order of samples depends on what came before, so a "
-                  "resumed run replays the stream up to its step, and epochs are not exact")
+        host.warn(
+            "remote shards are streamed: the order of samples depends on what came before, so a "
+            "resumed run replays the stream up to its step, and epochs are not exact"
+        )
         return Dataset((WeightedSource(StreamSource(tuple(remote), shuffle)),))
     tell = teller(host)
     sources: list[Source] = []
@@ -90,15 +98,17 @@ def tars_state(text: str, host: Host) -> str:
     for shard in expand(text, host.folders):
         if isinstance(shard, Path):
             status = shard.stat()
-            state.update(f"{shard} {status.st_size} "
-                         f"{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+            state.update(
+                f"{shard} {status.st_size} {status.st_mtime_ns}\n".encode("utf-8", "surrogateescape")
+            )
         else:
             state.update(f"{shard}\n".encode())
     return state.hexdigest()[:32]
 
 
-def pictures_dataset(pictures: Sequence[np.ndarray] | np.ndarray, captions: Sequence[str], *,
-                     host: Host) -> Dataset:
+def pictures_dataset(
+    pictures: Sequence[np.ndarray] | np.ndarray, captions: Sequence[str], *, host: Host
+) -> Dataset:
     """Pictures from other nodes, (H, W, 3) floats in [0, 1] or uint8, with a caption each or one for all.
 
     They are kept as PNG files in the cache folder, named by their content.
@@ -111,8 +121,10 @@ def pictures_dataset(pictures: Sequence[np.ndarray] | np.ndarray, captions: Sequ
     if not len(pictures):
         raise CascadeError("there is no picture", fix="Connect an IMAGE with at least one")
     if len(captions) not in (1, len(pictures)):
-        raise CascadeError(f"there are {len(pictures)} pictures and {len(captions)} captions",
-                           fix="Write one caption for all, or one line for each picture")
+        raise CascadeError(
+            f"there are {len(pictures)} pictures and {len(captions)} captions",
+            fix="Write one caption for all, or one line for each picture",
+        )
     words = [captions[number if len(captions) > 1 else 0].strip() for number in range(len(pictures))]
     name = hashlib.sha256(repr(words).encode("utf-8", "surrogatepass"))
     for picture in pictures:
@@ -148,13 +160,25 @@ def combine(datasets: Sequence[Dataset], repeats: Sequence[int], shares: Sequenc
         CascadeError: some have a share and some have none, or remote shards are among them.
     """
     if any(dataset.streamed for dataset in datasets):
-        raise CascadeError("streamed shards cannot be combined with other datasets",
-                           fix="Name all remote shards in one WebDataset node, or copy them to this machine")
+        raise CascadeError(
+            "streamed shards cannot be combined with other datasets",
+            fix="Name all remote shards in one WebDataset node, or copy them to this machine",
+        )
     if any(share > 0 for share in shares) and not all(share > 0 for share in shares):
-        raise CascadeError("some of the combined datasets have a share and some have none",
-                           fix="Give each a share above 0, or none")
+        raise CascadeError(
+            "some of the combined datasets have a share and some have none",
+            fix="Give each a share above 0, or none",
+        )
     first = datasets[0]
-    sources = tuple(WeightedSource(dataset, count, share)
-                    for dataset, count, share in zip(datasets, repeats, shares))
-    return Dataset(sources, captions=first.captions, buckets=first.buckets, on_bad=first.on_bad,
-                   max_bad=first.max_bad, background=first.background, cache=first.cache)
+    sources = tuple(
+        WeightedSource(dataset, count, share) for dataset, count, share in zip(datasets, repeats, shares)
+    )
+    return Dataset(
+        sources,
+        captions=first.captions,
+        buckets=first.buckets,
+        on_bad=first.on_bad,
+        max_bad=first.max_bad,
+        background=first.background,
+        cache=first.cache,
+    )

@@ -169,5 +169,6 @@ class Dataset:
         """This dataset with ``captions`` for every source, nested ones too."""
         sources = tuple(
             replace(w, source=w.source.with_captions(captions)) if isinstance(w.source, Dataset) else w
-            for w in self.sources)
+            for w in self.sources
+        )
         return replace(self, sources=sources, captions=captions)

@@ -30,8 +30,10 @@ from cascade_train.errors import CascadeError
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
 
-SAID = ("streamed from remote shards: a step is reached by replaying the stream, epochs are approximate, and "
-        "shards that change or fail change what comes after")
+SAID = (
+    "streamed from remote shards: a step is reached by replaying the stream, epochs are approximate, and "
+    "shards that change or fail change what comes after"
+)
 
 _KEPT_BATCHES = 16
 _TOLD = 10
@@ -42,8 +44,15 @@ class OpenStream:
 
     crop_is_fixed = False
 
-    def __init__(self, dataset: Dataset, source: StreamSource, leaf: Dataset, buckets: Buckets, cache: Path,
-                 host: Host | None) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        source: StreamSource,
+        leaf: Dataset,
+        buckets: Buckets,
+        cache: Path,
+        host: Host | None,
+    ) -> None:
         self.dataset = dataset
         self.buckets: tuple[Bucket, ...] = tuple(buckets.bucket(i) for i in range(len(buckets.sizes)))
         self.report = Report(samples=0, epoch=0, streamed=True, warnings=(SAID, *buckets.warnings()))
@@ -146,6 +155,7 @@ class OpenStream:
 
         ``trouble`` is told (reason, name) of what goes wrong with a whole shard.
         """
+
         def damaged(error: Exception) -> bool:
             trouble("shard is cut off or damaged", f"{url} ({type(error).__name__})")
             return False
@@ -167,10 +177,11 @@ class OpenStream:
             return held(sample, self._leaf.captions, self._filters, self._rule, len(self.buckets))
         except LeftOut as left:
             if left.kind == "without caption":
-                raise CascadeError(f"the sample {left.name} has no caption",
-                                   where=str(sample.get("__url__", "")),
-                                   fix="Name the metadata field that holds it, or choose a fallback in "
-                                       "Caption Options") from None
+                raise CascadeError(
+                    f"the sample {left.name} has no caption",
+                    where=str(sample.get("__url__", "")),
+                    fix="Name the metadata field that holds it, or choose a fallback in Caption Options",
+                ) from None
             if left.kind == "dropped":
                 self._dropped.add(left.reason, left.name)
             else:
@@ -180,13 +191,15 @@ class OpenStream:
     def _note(self, reason: str, name: str) -> None:
         self._bad.add(reason, name)
         if "error" in (self.dataset.on_bad, self._leaf.on_bad):
-            raise CascadeError(f"bad sample or shard: {reason}", where=name, fix=
-                               "Mend it, or skip bad samples")
+            raise CascadeError(
+                f"bad sample or shard: {reason}", where=name, fix="Mend it, or skip bad samples"
+            )
         if self._host is not None and self._bad.total <= _TOLD:
             self._host.warn(f"skipped {name}: {reason}")
         if self._bad.total > 100 and self._bad.total > self.dataset.max_bad * (self._bad.total + self._good):
-            raise CascadeError(f"more than {self.dataset.max_bad:.0%} of the samples are bad",
-                               where=self._left_out())
+            raise CascadeError(
+                f"more than {self.dataset.max_bad:.0%} of the samples are bad", where=self._left_out()
+            )
 
     def _left_out(self) -> str:
         return "; ".join(count.line() for count in (*self._bad.counts(), *self._dropped.counts()))

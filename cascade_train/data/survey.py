@@ -48,8 +48,9 @@ def survey(stream: OpenStream, *, most: int = 0, decoded: bool = False, tell: Te
         several += len(item.captions) > 1
         empty += item.captions == ("",)
     if not seen and bad:
-        raise CascadeError("nothing can be read from the shards", where="; ".join(
-            count.line() for count in bad.counts()))
+        raise CascadeError(
+            "nothing can be read from the shards", where="; ".join(count.line() for count in bad.counts())
+        )
     warnings = list(stream.report.warnings)
     if uncaptioned:
         note = "; ".join(count.line() for count in uncaptioned.counts())
@@ -57,8 +58,20 @@ def survey(stream: OpenStream, *, most: int = 0, decoded: bool = False, tell: Te
     if more:
         warnings.insert(0, f"only the first {most} samples of the shards were looked at")
     good = sum(buckets.values())
-    lines = tuple(BucketCount(bucket.width, bucket.height, *bucket.grid, buckets[number])
-                  for number, bucket in enumerate(stream.buckets) if buckets[number])
-    return replace(stream.report, samples=good, epoch=good, bad=bad.counts(), dropped=dropped.counts(),
-                   buckets=lines, captioned=good, several_captions=several, empty_captions=empty,
-                   warnings=tuple(warnings))
+    lines = tuple(
+        BucketCount(bucket.width, bucket.height, *bucket.grid, buckets[number])
+        for number, bucket in enumerate(stream.buckets)
+        if buckets[number]
+    )
+    return replace(
+        stream.report,
+        samples=good,
+        epoch=good,
+        bad=bad.counts(),
+        dropped=dropped.counts(),
+        buckets=lines,
+        captioned=good,
+        several_captions=several,
+        empty_captions=empty,
+        warnings=tuple(warnings),
+    )

@@ -49,8 +49,9 @@ def index_tar(path: Path, cache: Path, tell: Tell | None = None) -> Index:
             handle.seek(max(0, status.st_size - EDGE))
             edges.update(handle.read(EDGE))
     except OSError as error:
-        raise CascadeError("the tar cannot be read", where=str(path),
-                           fix=str(error.strerror or error)) from error
+        raise CascadeError(
+            "the tar cannot be read", where=str(path), fix=str(error.strerror or error)
+        ) from error
     mark = f"{status.st_size} {edges.hexdigest()[:32]}"
     known = _open(beside(path), mark)
     if known is not None:
@@ -122,8 +123,9 @@ def members(path: Path) -> Iterator[tuple[str, int, int, str]]:
         raise CascadeError("the tar has zero bytes", where=str(path))
     with path.open("rb") as handle:
         if handle.read(2) == b"\x1f\x8b":
-            raise CascadeError("a compressed tar cannot be read at random", where=str(path),
-                               fix="Unpack it first (gunzip)")
+            raise CascadeError(
+                "a compressed tar cannot be read at random", where=str(path), fix="Unpack it first (gunzip)"
+            )
         handle.seek(0)
         end = 0
         try:
@@ -137,8 +139,11 @@ def members(path: Path) -> Iterator[tuple[str, int, int, str]]:
                         yield member.name, member.offset_data, member.size, bad
         except (tarfile.TarError, EOFError, ValueError) as error:
             if not end:
-                raise CascadeError(f"this is no tar file ({error})", where=str(path),
-                                   fix="Give a tar, or a folder of pictures") from error
+                raise CascadeError(
+                    f"this is no tar file ({error})",
+                    where=str(path),
+                    fix="Give a tar, or a folder of pictures",
+                ) from error
             if end <= size:
                 yield "", end, 0, "the tar is cut off or damaged behind its last readable member"
             return
@@ -182,15 +187,23 @@ def _entries(path: Path, facts: dict[str, Any], tell: Tell | None) -> Iterator[E
         with path.open("rb") as handle:
             window = BufferedReader(Window(handle, offset, length), EDGE)
             seen = probe(cast(BinaryIO, window), length)
-        yield Entry(name, size=length, crc=seen.crc, width=seen.width, height=seen.height, texts=said,
-                    meta=as_json(group.meta), bad=group.bad or seen.bad, offset=offset)
+        yield Entry(
+            name,
+            size=length,
+            crc=seen.crc,
+            width=seen.width,
+            height=seen.height,
+            texts=said,
+            meta=as_json(group.meta),
+            bad=group.bad or seen.bad,
+            offset=offset,
+        )
     if cut:
         facts["cut"] = cut
         yield Entry(path.name, bad=cut)
 
 
-def _take(group: Group, handle: BinaryIO, name: str, ending: str, offset: int, length: int,
-          bad: str) -> None:
+def _take(group: Group, handle: BinaryIO, name: str, ending: str, offset: int, length: int, bad: str) -> None:
     last = ending.rpartition(".")[2]
     if ending in EXTENSIONS or (last in EXTENSIONS and group.picture is None):
         if group.picture is not None and split_name(group.picture[0]) == split_name(name):

@@ -72,8 +72,9 @@ def expand(text: str, folders: Folders) -> list[Path | str]:
         if entry and not entry.startswith("#"):
             out.extend(_expand_entry(entry, folders, None, 0))
     if not out:
-        raise CascadeError("no tar is named", fix=
-                           "Give a path, a range such as shards/{0000..0007}.tar, or a URL")
+        raise CascadeError(
+            "no tar is named", fix="Give a path, a range such as shards/{0000..0007}.tar, or a URL"
+        )
     if len(out) > MOST_SHARDS:
         raise CascadeError(f"more than {MOST_SHARDS} shards are named")
     return out
@@ -81,8 +82,10 @@ def expand(text: str, folders: Folders) -> list[Path | str]:
 
 def _expand_entry(entry: str, folders: Folders, beside: Path | None, depth: int) -> Iterator[Path | str]:
     if entry.lower().startswith("pipe:") or entry.startswith("|") or entry.rstrip().endswith("|"):
-        raise CascadeError(f"'{entry}' would start a program, which a dataset never does",
-                           fix="Name the tar itself: a path, or an s3://, gs://, hf:// or http(s):// URL")
+        raise CascadeError(
+            f"'{entry}' would start a program, which a dataset never does",
+            fix="Name the tar itself: a path, or an s3://, gs://, hf:// or http(s):// URL",
+        )
     scheme = _SCHEME.match(entry)
     kind = scheme[1].lower() if scheme else ""
     if kind in REMOTE:
@@ -91,14 +94,15 @@ def _expand_entry(entry: str, folders: Folders, beside: Path | None, depth: int)
     if kind == "file":
         entry = _file_path(entry)
     elif kind and "://" in entry:
-        raise CascadeError(f"'{entry}' has a scheme that is not known", fix=f"Known: file, "
-                                                                            f"{', '.join(REMOTE)}")
+        raise CascadeError(
+            f"'{entry}' has a scheme that is not known", fix=f"Known: file, {', '.join(REMOTE)}"
+        )
     for name in expand_braces(entry):
         yield from _local(name, folders, beside, depth)
 
 
 def _file_path(url: str) -> str:
-    rest = url[len("file:"):]
+    rest = url[len("file:") :]
     if not rest.startswith("//"):
         return rest
     return url2pathname("/" + rest[2:].partition("/")[2])
@@ -116,8 +120,9 @@ def _local(name: str, folders: Folders, beside: Path | None, depth: int) -> Iter
     if path.is_dir():
         tars = sorted(path.glob("*.tar"))
         if not tars:
-            raise CascadeError("the folder holds no tar", where=str(path),
-                               fix="For pictures in a folder use Image Folder")
+            raise CascadeError(
+                "the folder holds no tar", where=str(path), fix="For pictures in a folder use Image Folder"
+            )
         yield from (folders.resolve_read(str(tar), "tar") for tar in tars)
     elif path.suffix.lower() in (".yml", ".yaml"):
         yield from _listed(path, folders, depth)
@@ -130,8 +135,11 @@ def _glob(pattern: str, folders: Folders) -> Iterator[Path]:
     parts = whole.parts
     fixed = next(number for number, part in enumerate(parts) if any(c in part for c in "*?["))
     base_text = str(Path(*parts[:fixed])) if fixed else ""
-    roots = ([folders.resolve_read(base_text, "tar folder")] if base_text
-             else [root for root in folders.readable_roots() if root.is_dir()])
+    roots = (
+        [folders.resolve_read(base_text, "tar folder")]
+        if base_text
+        else [root for root in folders.readable_roots() if root.is_dir()]
+    )
     for root in roots:
         found = sorted(path for path in root.glob(str(Path(*parts[fixed:]))) if path.is_file())
         if found:
@@ -151,8 +159,9 @@ def _listed(path: Path, folders: Folders, depth: int) -> Iterator[Path | str]:
         raise CascadeError("the list of tars is no valid YAML", where=str(path), fix=str(error)) from error
     entries = list(_strings(content))
     if not entries:
-        raise CascadeError("the list of tars is empty", where=str(path), fix=
-                           "Write one '- path/or/url.tar' a line")
+        raise CascadeError(
+            "the list of tars is empty", where=str(path), fix="Write one '- path/or/url.tar' a line"
+        )
     for entry in entries:
         yield from _expand_entry(entry.strip(), folders, path.parent, depth + 1)
 

@@ -179,8 +179,9 @@ def parse(caption: str) -> Wanted:
     colours = [word for word in words if word in COLOURS]
     backgrounds = [word for word in words if word in BACKGROUNDS]
     if not (shapes and colours and backgrounds):
-        raise CascadeError(f"'{caption}' is no caption of the world",
-                           fix="Name a shape, a colour and a background")
+        raise CascadeError(
+            f"'{caption}' is no caption of the world", fix="Name a shape, a colour and a background"
+        )
     count = next((number for number, word in COUNTS.items() if number > 1 and word in words), 1)
     vertical = next((word for word in ("top", "bottom") if word in words), "")
     horizontal = next((word for word in ("left", "right") if word in words), "")
@@ -219,8 +220,20 @@ def outline(shape: str, radius: float) -> np.ndarray:
         return np.stack([np.cos(angles), np.sin(angles)], 1) * (lengths * radius)[:, None]
     if shape == "cross":
         w = 0.34
-        corners = [[-w, -1], [w, -1], [w, -w], [1, -w], [1, w], [w, w],
-                   [w, 1], [-w, 1], [-w, w], [-1, w], [-1, -w], [-w, -w]]
+        corners = [
+            [-w, -1],
+            [w, -1],
+            [w, -w],
+            [1, -w],
+            [1, w],
+            [w, w],
+            [w, 1],
+            [-w, 1],
+            [-w, w],
+            [-1, w],
+            [-1, -w],
+            [-w, -w],
+        ]
         return np.array(corners) * radius
     raise CascadeError(f"the world has no shape '{shape}'", fix=f"One of {', '.join(SHAPES)}")
 

@@ -41,7 +41,7 @@ def _ground(rng: np.random.Generator) -> np.ndarray:
             share = (np.sin(along * rng.uniform(4, 28)) > rng.uniform(-0.6, 0.6)).astype(float)
         elif kind == 3:
             cells = rng.uniform(2, 8)
-            share = ((np.floor((axis + 1) * cells)[None, :] + np.floor((axis + 1) * cells)[:, None]) % 2)
+            share = (np.floor((axis + 1) * cells)[None, :] + np.floor((axis + 1) * cells)[:, None]) % 2
         else:
             centre = rng.uniform(-1, 1, 2)
             distance = np.hypot(axis[None, :] - centre[0], axis[:, None] - centre[1])
@@ -79,8 +79,12 @@ def _curve(rng: np.random.Generator, canvas: np.ndarray) -> None:
 
     points = rng.uniform(0, SIDE, (4, 2))
     t = np.linspace(0, 1, 24)[:, None]
-    bezier = ((1 - t) ** 3 * points[0] + 3 * (1 - t) ** 2 * t * points[1]
-              + 3 * (1 - t) * t**2 * points[2] + t**3 * points[3])
+    bezier = (
+        (1 - t) ** 3 * points[0]
+        + 3 * (1 - t) ** 2 * t * points[1]
+        + 3 * (1 - t) * t**2 * points[2]
+        + t**3 * points[3]
+    )
     thick = int(rng.integers(3, 16))
     colour = tuple(int(v) for v in _colour(rng))
     cv2.polylines(canvas, [np.round(bezier * SUPERSAMPLING).astype(np.int32)], False, colour, thick)
@@ -92,8 +96,15 @@ def _marks(rng: np.random.Generator, canvas: np.ndarray) -> None:
     text = "".join(chr(rng.integers(33, 123)) for _ in range(int(rng.integers(1, 6))))
     place = tuple(int(v) for v in rng.uniform(0, SIDE * SUPERSAMPLING * 0.8, 2))
     colour = tuple(int(v) for v in _colour(rng))
-    cv2.putText(canvas, text, place, int(rng.integers(0, 5)), float(rng.uniform(1.2, 5.0)), colour,
-                int(rng.integers(3, 12)))
+    cv2.putText(
+        canvas,
+        text,
+        place,
+        int(rng.integers(0, 5)),
+        float(rng.uniform(1.2, 5.0)),
+        colour,
+        int(rng.integers(3, 12)),
+    )
 
 
 def _dots(rng: np.random.Generator, canvas: np.ndarray) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-(TIME, NOISE, CAPTION_DROP, IMAGE_DROP, DROPOUT, CONDITION, OFFSET, PYRAMID, RESIZE, LATENT,
- LATENT_SIZE) = range(1, 12)
+(TIME, NOISE, CAPTION_DROP, IMAGE_DROP, DROPOUT, CONDITION, OFFSET, PYRAMID, RESIZE, LATENT, LATENT_SIZE) = (
+    range(1, 12)
+)
 """Streams: what a number is for. Append only: a stream's number is part of every run's result."""
 
 _MASK = (1 << 64) - 1
@@ -38,8 +39,9 @@ def uniforms(seed: int, step: int, indices: Sequence[int], stream: int) -> Tenso
     return torch.from_numpy(row[np.asarray(indices)])
 
 
-def normals(seed: int, step: int, indices: Sequence[int], shape: Sequence[int],
-            stream: int = NOISE) -> Tensor:
+def normals(
+    seed: int, step: int, indices: Sequence[int], shape: Sequence[int], stream: int = NOISE
+) -> Tensor:
     """Standard normal fp32 noise (len(indices), *shape), each row a function of its own index."""
     out = np.empty((len(indices), *shape), dtype=np.float32)
     for row, index in enumerate(indices):
@@ -47,8 +49,9 @@ def normals(seed: int, step: int, indices: Sequence[int], shape: Sequence[int],
     return torch.from_numpy(out)
 
 
-def of_random_size(seed: int, step: int, indices: Sequence[int], shape: Sequence[int],
-                   largest: float) -> Tensor:
+def of_random_size(
+    seed: int, step: int, indices: Sequence[int], shape: Sequence[int], largest: float
+) -> Tensor:
     """White noise (len(indices), *shape) of a deviation drawn from [0, ``largest``) for each sample."""
     sizes = largest * uniforms(seed, step, indices, LATENT_SIZE)
     white = normals(seed, step, indices, shape, LATENT)
@@ -65,8 +68,15 @@ def with_offset(noise: Tensor, seed: int, step: int, indices: Sequence[int], amo
     return noise + amount * normals(seed, step, indices, (noise.shape[1], 1, 1), OFFSET).to(noise)
 
 
-def pyramid(noise: Tensor, seed: int, step: int, indices: Sequence[int], decay: float = 0.75,
-            smallest: int = 1, largest: int = 16) -> Tensor:
+def pyramid(
+    noise: Tensor,
+    seed: int,
+    step: int,
+    indices: Sequence[int],
+    decay: float = 0.75,
+    smallest: int = 1,
+    largest: int = 16,
+) -> Tensor:
     """Stage B's pyramid noise: ``noise`` (B, C, H, W) plus coarser noise, of about unit variance.
 
     For i = 1, 2, …, noise of sides floor(side/2^i), nearest-upsampled and weighted ``decay``^i, is added

@@ -48,8 +48,9 @@ def run_prompt(
         CascadeError: an unknown class, no output node, or inputs that the classes refuse; nothing has run.
     """
     return asyncio.run(
-        run_prompt_async(prompt, classes, host, only=only, extra_pnginfo=extra_pnginfo, cache=cache,
-                         listener=listener)
+        run_prompt_async(
+            prompt, classes, host, only=only, extra_pnginfo=extra_pnginfo, cache=cache, listener=listener
+        )
     )
 
 
@@ -85,8 +86,10 @@ async def prepared(prompt: Prompt, classes: Mapping[str, type], only: Iterable[s
     registry = Registry(classes)
     unknown = sorted({str(n.get("class_type")) for n in prompt.values()} - set(classes))
     if unknown:
-        raise CascadeError(f"unknown node classes: {', '.join(unknown)}",
-                           fix="Install the pack that has them (headless: --comfyui DIR)")
+        raise CascadeError(
+            f"unknown node classes: {', '.join(unknown)}",
+            fix="Install the pack that has them (headless: --comfyui DIR)",
+        )
     checked, refused = coerced(prompt, registry)
     names = {name: str(getattr(cls, "DISPLAY_NAME", name)) for name, cls in classes.items()}
     live = LiveGraph(checked, names)
@@ -109,8 +112,10 @@ def _roots(live: LiveGraph, registry: Registry, only: Iterable[str]) -> list[str
     if not chosen:
         chosen = [n for n, node in live.original.items() if registry[node["class_type"]].is_output]
     if not chosen:
-        raise CascadeError("the workflow has no output node, so there is nothing to run",
-                           fix="Add one that saves or shows something, such as Preview Image")
+        raise CascadeError(
+            "the workflow has no output node, so there is nothing to run",
+            fix="Add one that saves or shows something, such as Preview Image",
+        )
     return sorted(set(chosen), key=id_order)
 
 

@@ -58,8 +58,9 @@ def gather(
     return got
 
 
-KINDS = frozenset({"PROMPT", "DYNPROMPT", "EXTRA_PNGINFO", "UNIQUE_ID", "AUTH_TOKEN_COMFY_ORG",
-                   "API_KEY_COMFY_ORG"})
+KINDS = frozenset(
+    {"PROMPT", "DYNPROMPT", "EXTRA_PNGINFO", "UNIQUE_ID", "AUTH_TOKEN_COMFY_ORG", "API_KEY_COMFY_ORG"}
+)
 
 
 def unwrapped(value: Any) -> Any:
@@ -91,8 +92,10 @@ async def call_over_lists(
     else:
         empty = [name for name, column in columns.items() if not len(column)]
         if empty:
-            raise CascadeError(f"the list that reaches the input '{empty[0]}' is empty",
-                               fix="Give it at least one item, or do not link it")
+            raise CascadeError(
+                f"the list that reaches the input '{empty[0]}' is empty",
+                fix="Give it at least one item, or do not link it",
+            )
         count = max(len(column) for column in columns.values())
         rows = [
             {name: column[i if i < len(column) else -1] for name, column in columns.items()}

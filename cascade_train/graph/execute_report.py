@@ -9,9 +9,7 @@ from typing import Any, Literal
 State = Literal["ran", "cached", "failed", "blocked", "skipped", "stopped"]
 """``skipped``: something it needs failed. ``stopped``: the person stopped the run before it was done."""
 
-EventKind = Literal[
-    "start", "cached", "node_start", "progress", "preview", "node_end", "warning", "finish"
-]
+EventKind = Literal["start", "cached", "node_start", "progress", "preview", "node_end", "warning", "finish"]
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,13 @@ class Run:
     """One execution of a prompt."""
 
     def __init__(
-        self, live: LiveGraph, registry: Registry, host: Host, cache: ResultCache | None,
-        extra_pnginfo: Mapping[str, Any] | None, listener: Listener,
+        self,
+        live: LiveGraph,
+        registry: Registry,
+        host: Host,
+        cache: ResultCache | None,
+        extra_pnginfo: Mapping[str, Any] | None,
+        listener: Listener,
     ) -> None:
         """Without a ``cache`` each result is let go as soon as no node can need it any more."""
         self.live, self.registry, self.host = live, registry, host
@@ -180,8 +185,12 @@ class Run:
             self._store(node_id, facts, rows, unfinished.ui)
             return True
         node = self.live.get_node(node_id)
-        hidden = {"UNIQUE_ID": node_id, "PROMPT": self.live.original, "DYNPROMPT": self.live,
-                  "EXTRA_PNGINFO": self.extra_pnginfo}
+        hidden = {
+            "UNIQUE_ID": node_id,
+            "PROMPT": self.live.original,
+            "DYNPROMPT": self.live,
+            "EXTRA_PNGINFO": self.extra_pnginfo,
+        }
         got = gather(facts, node.get("inputs", {}), hidden, self.outputs)
         if node_id == real and real not in self.seconds:
             about = {"title": self.live.title(real), "class": facts.class_type}
@@ -191,7 +200,10 @@ class Run:
             return False
         function = facts.bind(target, facts.function, got.hidden)
         results = await call_over_lists(
-            facts, function, got.columns, on_blocked=lambda b: self._blocked(real, b),
+            facts,
+            function,
+            got.columns,
+            on_blocked=lambda b: self._blocked(real, b),
             before_call=lambda index: _tell_comfyui(node_id, index),
         )
         if running(results):
@@ -200,9 +212,7 @@ class Run:
             return False
         return await self._take_results(node_id, facts, results)
 
-    async def _lazy_inputs_wanted(
-        self, node_id: str, facts: ClassFacts, target: Any, got: Gathered
-    ) -> bool:
+    async def _lazy_inputs_wanted(self, node_id: str, facts: ClassFacts, target: Any, got: Gathered) -> bool:
         """Ask check_lazy_status; True when the node now waits for inputs it named."""
         check = facts.bind(target, facts.lazy_check or "", got.hidden)
         answers = await settled(await call_over_lists(facts, check, got.columns))
@@ -243,8 +253,9 @@ class Run:
         await self.keys.add(made)
         self._hold(made)
         real = self.live.get_real_node_id(parent)
-        self.cache.expanded((real, self.facts(real).class_type), [self.keys[n] for n in made],
-                            first=real not in self.expanded)
+        self.cache.expanded(
+            (real, self.facts(real).class_type), [self.keys[n] for n in made], first=real not in self.expanded
+        )
         self.expanded.add(real)
         for node_id in sorted(made, key=id_order):
             if self.facts(node_id).is_output:
@@ -315,16 +326,39 @@ class Run:
             self._end(real, "ran", ui=ui)
 
     def _end(
-        self, real: str, state: State, *, ui: Mapping[str, list[Any]] | None = None, error: str = "",
-        trace: str = "", because: str = "",
+        self,
+        real: str,
+        state: State,
+        *,
+        ui: Mapping[str, list[Any]] | None = None,
+        error: str = "",
+        trace: str = "",
+        because: str = "",
     ) -> None:
         self.ended.add(real)
         facts = self.facts(real)
-        node = NodeReport(real, self.live.title(real), facts.class_type, facts.is_output, state,
-                          self.seconds.get(real, 0.0), error, trace, because, ui or {})
+        node = NodeReport(
+            real,
+            self.live.title(real),
+            facts.class_type,
+            facts.is_output,
+            state,
+            self.seconds.get(real, 0.0),
+            error,
+            trace,
+            because,
+            ui or {},
+        )
         self.report.nodes.append(node)
-        data = {"title": node.title, "class": node.class_type, "state": state,
-                "seconds": round(node.seconds, 4), "error": error, "because": because, "ui": plain(node.ui)}
+        data = {
+            "title": node.title,
+            "class": node.class_type,
+            "state": state,
+            "seconds": round(node.seconds, 4),
+            "error": error,
+            "because": because,
+            "ui": plain(node.ui),
+        }
         self.listen(Event("node_end", real, {k: v for k, v in data.items() if v not in ("", {})}))
 
     def _fail(self, node_id: str, error: Exception) -> None:

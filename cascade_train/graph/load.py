@@ -148,8 +148,11 @@ def _carried(texts: dict[str, str], where: str, cut: bool = False) -> dict[str, 
         if key in texts:
             return workflow_in(parse_json(texts[key], f"{where}, text '{key}'"), where)
     if cut:
-        raise CascadeError("the picture is cut off, and no workflow stands in what is left", where=where,
-                           fix="Copy or download it again")
+        raise CascadeError(
+            "the picture is cut off, and no workflow stands in what is left",
+            where=where,
+            fix="Copy or download it again",
+        )
     raise CascadeError(
         "this picture carries no workflow",
         where=where,

@@ -72,8 +72,10 @@ async def _plan(
                 known[node_id] = _foreseen(merged(facts, [row[0] for row in rows]))
             elif _describes(facts):
                 function = facts.bind(facts.cls if facts.is_v3 else facts.cls(), facts.function, got.hidden)
-                values = [returned(facts, r) for r in await settled(
-                    await call_over_lists(facts, function, got.columns))]
+                values = [
+                    returned(facts, r)
+                    for r in await settled(await call_over_lists(facts, function, got.columns))
+                ]
                 known[node_id] = merged(facts, [v.values for v in values if v.values is not None])
                 entry.will = "describes"
         except CascadeError as error:
@@ -83,8 +85,9 @@ async def _plan(
 
 def _foreseen(columns: Sequence[list[Any]]) -> list[list[Any]]:
     """The outputs before the first that only running can tell; what takes a later one counts as unknown."""
-    count = next((i for i, column in enumerate(columns) if any(value is None for value in column)),
-                 len(columns))
+    count = next(
+        (i for i, column in enumerate(columns) if any(value is None for value in column)), len(columns)
+    )
     return list(columns[:count])
 
 

@@ -35,8 +35,9 @@ def pack_nodes() -> ModuleType:
         NODES, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
     if not folder.is_dir() or spec is None or spec.loader is None:
-        raise CascadeError("the nodes of Cascade Train are not installed",
-                           fix="Install it again: pip install cascade-train")
+        raise CascadeError(
+            "the nodes of Cascade Train are not installed", fix="Install it again: pip install cascade-train"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[NODES] = module
     try:

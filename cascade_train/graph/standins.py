@@ -23,13 +23,28 @@ from cascade_train.graph.standins_values import (
 from cascade_train.host.base import Host
 
 STANDINS: tuple[type, ...] = (
-    LoadImage, LoadImageMask, SaveImage, PreviewImage, PreviewAny, ImageScale, ImageBatch, EmptyImage,
-    PrimitiveInt, PrimitiveFloat, PrimitiveString, PrimitiveStringMultiline, PrimitiveBoolean,
-    Reroute, Note, MarkdownNote,
+    LoadImage,
+    LoadImageMask,
+    SaveImage,
+    PreviewImage,
+    PreviewAny,
+    ImageScale,
+    ImageBatch,
+    EmptyImage,
+    PrimitiveInt,
+    PrimitiveFloat,
+    PrimitiveString,
+    PrimitiveStringMultiline,
+    PrimitiveBoolean,
+    Reroute,
+    Note,
+    MarkdownNote,
 )
 
 
 def standins(host: Host) -> dict[str, type]:
     """The stand-ins by core's ids, with ``host`` bound."""
-    return {cls.__name__: type(cls.__name__, (cls,), {"host": host, "__module__": cls.__module__})
-            for cls in STANDINS}
+    return {
+        cls.__name__: type(cls.__name__, (cls,), {"host": host, "__module__": cls.__module__})
+        for cls in STANDINS
+    }

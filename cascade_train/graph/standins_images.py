@@ -20,13 +20,15 @@ class ImageScale:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         side = {"default": 512, "min": 0, "max": MAX_SIDE, "step": 1}
-        return {"required": {
-            "image": ("IMAGE",),
-            "upscale_method": (["nearest-exact", "bilinear", "area", "bicubic", "lanczos"],),
-            "width": ("INT", dict(side)),
-            "height": ("INT", dict(side)),
-            "crop": (["disabled", "center"],),
-        }}
+        return {
+            "required": {
+                "image": ("IMAGE",),
+                "upscale_method": (["nearest-exact", "bilinear", "area", "bicubic", "lanczos"],),
+                "width": ("INT", dict(side)),
+                "height": ("INT", dict(side)),
+                "crop": (["disabled", "center"],),
+            }
+        }
 
     def scale(self, image: Tensor, upscale_method: str, width: int, height: int, crop: str) -> tuple[Tensor]:
         if width == 0 and height == 0:
@@ -71,12 +73,14 @@ class EmptyImage:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         side = {"default": 512, "min": 1, "max": MAX_SIDE, "step": 1}
-        return {"required": {
-            "width": ("INT", dict(side)),
-            "height": ("INT", dict(side)),
-            "batch_size": ("INT", {"default": 1, "min": 1, "max": 4096}),
-            "color": ("INT", {"default": 0, "min": 0, "max": 0xFFFFFF, "step": 1, "display": "color"}),
-        }}
+        return {
+            "required": {
+                "width": ("INT", dict(side)),
+                "height": ("INT", dict(side)),
+                "batch_size": ("INT", {"default": 1, "min": 1, "max": 4096}),
+                "color": ("INT", {"default": 0, "min": 0, "max": 0xFFFFFF, "step": 1, "display": "color"}),
+            }
+        }
 
     def fill(self, width: int, height: int, batch_size: int = 1, color: int = 0) -> tuple[Tensor]:
         """``color`` is 0xRRGGBB."""
@@ -108,10 +112,10 @@ def _centre(images: Tensor, aspect: float) -> Tensor:
     have = columns / rows
     if have > aspect:
         cut = round((columns - columns * (aspect / have)) / 2)
-        return images[:, :, cut:columns - cut]
+        return images[:, :, cut : columns - cut]
     if have < aspect:
         cut = round((rows - rows * (have / aspect)) / 2)
-        return images[:, cut:rows - cut]
+        return images[:, cut : rows - cut]
     return images
 
 

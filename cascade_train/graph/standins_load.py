@@ -26,14 +26,20 @@ def located(host: Host, name: str) -> Path:
         CascadeError: there is no such file, or it lies outside the allowed folders.
     """
     folder = host.folders.input
-    for tag, tagged in (("output", host.folders.output), ("input", host.folders.input),
-                        ("temp", host.folders.temp)):
+    for tag, tagged in (
+        ("output", host.folders.output),
+        ("input", host.folders.input),
+        ("temp", host.folders.temp),
+    ):
         if name.endswith(f"[{tag}]"):
             folder, name = tagged, name[: -len(tag) - 2].rstrip()
     path = folder / name
     if not path.is_file():
-        raise CascadeError(f"there is no picture '{name}'", where=str(folder),
-                           fix="Put it there, or give its folder (headless: --input-dir)")
+        raise CascadeError(
+            f"there is no picture '{name}'",
+            where=str(folder),
+            fix="Put it there, or give its folder (headless: --input-dir)",
+        )
     return host.folders.resolve_read(str(path), "picture")
 
 
@@ -97,8 +103,11 @@ class LoadImage(_Loader):
                     continue
                 pixels.append(torch.from_numpy(_levels(rgb)))
                 alpha = _alpha(frame)
-                masks.append(torch.zeros(NO_MASK_SIDE, NO_MASK_SIDE) if alpha is None
-                             else 1.0 - torch.from_numpy(alpha))
+                masks.append(
+                    torch.zeros(NO_MASK_SIDE, NO_MASK_SIDE)
+                    if alpha is None
+                    else 1.0 - torch.from_numpy(alpha)
+                )
                 if single:
                     break
         return torch.stack(pixels), torch.stack(masks)
@@ -111,10 +120,12 @@ class LoadImageMask(_Loader):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {
-            "image": (_pictures(cls.host.folders.input), {"image_upload": True}),
-            "channel": (["alpha", "red", "green", "blue"],),
-        }}
+        return {
+            "required": {
+                "image": (_pictures(cls.host.folders.input), {"image_upload": True}),
+                "channel": (["alpha", "red", "green", "blue"],),
+            }
+        }
 
     def load(self, image: str, channel: str) -> tuple[Tensor]:
         """One channel (1, H, W) in [0, 1]; alpha is turned round, so that 1 is transparent."""

@@ -35,22 +35,38 @@ class SaveImage:
         return {
             "required": {
                 "images": ("IMAGE", {"tooltip": "The images to save."}),
-                "filename_prefix": ("STRING", {
-                    "default": "ComfyUI",
-                    "tooltip": "Start of the file names; may have folders, and %width%, %height%, %year%, "
-                               "%month%, %day%, %hour%, %minute%, %second%.",
-                }),
+                "filename_prefix": (
+                    "STRING",
+                    {
+                        "default": "ComfyUI",
+                        "tooltip": "Start of the file names; may have folders, and %width%, %height%, %year%, "
+                        "%month%, %day%, %hour%, %minute%, %second%.",
+                    },
+                ),
             },
             "hidden": {"prompt": "PROMPT", "extra_pnginfo": "EXTRA_PNGINFO"},
         }
 
-    def save(self, images: Tensor, filename_prefix: str = "ComfyUI", prompt: Any = None,
-             extra_pnginfo: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def save(
+        self,
+        images: Tensor,
+        filename_prefix: str = "ComfyUI",
+        prompt: Any = None,
+        extra_pnginfo: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         output = self.host.folders.output
         return self._write(output, "output", images, filename_prefix, 4, prompt, extra_pnginfo)
 
-    def _write(self, folder: Path, kind: str, images: Tensor, prefix: str, compression: int, prompt: Any,
-               extra_pnginfo: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _write(
+        self,
+        folder: Path,
+        kind: str,
+        images: Tensor,
+        prefix: str,
+        compression: int,
+        prompt: Any,
+        extra_pnginfo: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
         if self.host.rank != 0:
             return {"ui": {"images": []}, "result": (images,)}
         from PIL import Image
@@ -83,11 +99,14 @@ class PreviewImage(SaveImage):
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"images": ("IMAGE",)},
-                "hidden": {"prompt": "PROMPT", "extra_pnginfo": "EXTRA_PNGINFO"}}
+        return {
+            "required": {"images": ("IMAGE",)},
+            "hidden": {"prompt": "PROMPT", "extra_pnginfo": "EXTRA_PNGINFO"},
+        }
 
-    def preview(self, images: Tensor, prompt: Any = None,
-                extra_pnginfo: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def preview(
+        self, images: Tensor, prompt: Any = None, extra_pnginfo: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         prefix = f"ComfyUI_temp_{self.mark}"
         return self._write(self.host.folders.temp, "temp", images, prefix, 1, prompt, extra_pnginfo)
 
@@ -110,8 +129,13 @@ def next_name(output: Path, prefix: str, width: int, height: int) -> tuple[Path,
     """
     now = time.localtime()
     values = {
-        "width": str(width), "height": str(height), "year": str(now.tm_year), "month": f"{now.tm_mon:02}",
-        "day": f"{now.tm_mday:02}", "hour": f"{now.tm_hour:02}", "minute": f"{now.tm_min:02}",
+        "width": str(width),
+        "height": str(height),
+        "year": str(now.tm_year),
+        "month": f"{now.tm_mon:02}",
+        "day": f"{now.tm_mday:02}",
+        "hour": f"{now.tm_hour:02}",
+        "minute": f"{now.tm_min:02}",
         "second": f"{now.tm_sec:02}",
     }
     for name, value in values.items():
@@ -120,8 +144,11 @@ def next_name(output: Path, prefix: str, width: int, height: int) -> tuple[Path,
     subfolder, stem = os.path.split(prefix)
     folder = output / subfolder
     if Path(subfolder).is_absolute() or not folder.resolve().is_relative_to(output.resolve()):
-        raise CascadeError(f"the file name prefix '{prefix}' leaves the output folder", where=str(output),
-                           fix="Use a name inside it")
+        raise CascadeError(
+            f"the file name prefix '{prefix}' leaves the output folder",
+            where=str(output),
+            fix="Use a name inside it",
+        )
     highest = 0
     if folder.is_dir():
         for entry in folder.iterdir():

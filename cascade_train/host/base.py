@@ -52,7 +52,7 @@ class Folders:
         if not wanted:
             raise CascadeError(f"the {what} is empty", fix=f"Give a path inside {self.input}")
         if wanted.startswith(BUNDLED):
-            candidates = [examples_folder() / wanted[len(BUNDLED):]]
+            candidates = [examples_folder() / wanted[len(BUNDLED) :]]
         elif Path(wanted).is_absolute():
             candidates = [Path(wanted)]
         else:
@@ -66,8 +66,10 @@ class Folders:
                     f"the {what} '{wanted}' lies outside the folders that may be read",
                     fix=f"Move it under {self.input}, or allow its folder (headless: --read FOLDER)",
                 )
-        raise CascadeError(f"the {what} '{wanted}' does not exist",
-                           fix=f"Looked in {', '.join(str(c) for c in candidates[:3])}")
+        raise CascadeError(
+            f"the {what} '{wanted}' does not exist",
+            fix=f"Looked in {', '.join(str(c) for c in candidates[:3])}",
+        )
 
     def resolve_write(self, text: str, what: str = "path") -> Path:
         """The path under the output folder that ``text`` names, with ``/`` or ``\\`` between folders.
@@ -77,12 +79,17 @@ class Folders:
         """
         name = text.strip().replace("\\", "/")  # a workflow means the same on every system
         if not name.isprintable():
-            raise CascadeError(f"the {what} {text!r} holds characters that no name can have",
-                               fix="Use letters, digits, - and _")
+            raise CascadeError(
+                f"the {what} {text!r} holds characters that no name can have",
+                fix="Use letters, digits, - and _",
+            )
         target, root = (self.output / name).resolve(), self.output.resolve()
         if not target.is_relative_to(root):
-            raise CascadeError(f"the {what} '{text}' leaves the output folder", where=str(self.output),
-                               fix="Use a name inside it")
+            raise CascadeError(
+                f"the {what} '{text}' leaves the output folder",
+                where=str(self.output),
+                fix="Use a name inside it",
+            )
         if target == root or name.endswith("/"):
             raise CascadeError(f"the {what} '{text}' names a folder", fix="Use the name of a file in it")
         return target

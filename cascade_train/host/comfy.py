@@ -42,9 +42,12 @@ class ComfyHost:
             if kind != "custom_nodes"
         }
         return Folders(
-            input=Path(folder_paths.get_input_directory()).absolute(), output=output,
+            input=Path(folder_paths.get_input_directory()).absolute(),
+            output=output,
             temp=Path(folder_paths.get_temp_directory()).absolute(),
-            runs=output / "cascade" / "runs", cache=output / "cascade" / "cache", models=models,
+            runs=output / "cascade" / "runs",
+            cache=output / "cascade" / "cache",
+            models=models,
         )
 
     @property

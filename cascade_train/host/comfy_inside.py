@@ -70,7 +70,8 @@ def enter_comfyui(
             classes = _load(host, folder)
         except ModuleNotFoundError as error:
             raise CascadeError(
-                f"ComfyUI needs the package '{error.name}', which this Python lacks", where=sys.executable,
+                f"ComfyUI needs the package '{error.name}', which this Python lacks",
+                where=sys.executable,
                 fix=f"Use ComfyUI's own Python, or: pip install -r {folder / 'requirements.txt'}",
             ) from None
     return host, classes
@@ -121,7 +122,8 @@ def _load(host: HeadlessHost, folder: Path) -> Mapping[str, type]:
 def _with_models(folders: Folders, folder_paths: Any) -> Folders:
     models = {
         kind: tuple(Path(place) for place in entry[0])
-        for kind, entry in folder_paths.folder_names_and_paths.items() if kind != "custom_nodes"
+        for kind, entry in folder_paths.folder_names_and_paths.items()
+        if kind != "custom_nodes"
     }
     return replace(folders, models=models)
 

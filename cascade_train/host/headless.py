@@ -71,11 +71,16 @@ def headless_folders(
     output = output.expanduser().absolute()
     source = (input_folder or Path("input")).expanduser().absolute()
     roots = [folder.expanduser().absolute() for folder in models]
-    kinds = {kind: tuple(root / name for root in roots for name in names)
-             for kind, names in MODEL_FOLDERS.items()}
+    kinds = {
+        kind: tuple(root / name for root in roots for name in names) for kind, names in MODEL_FOLDERS.items()
+    }
     return Folders(
-        input=source, output=output, temp=output / "temp", runs=output / "cascade" / "runs",
-        cache=output / "cascade" / "cache", models=kinds if roots else {},
+        input=source,
+        output=output,
+        temp=output / "temp",
+        runs=output / "cascade" / "runs",
+        cache=output / "cascade" / "cache",
+        models=kinds if roots else {},
         extra_read=tuple(folder.expanduser().absolute() for folder in (*read, *roots)),
     )
 
@@ -119,15 +124,18 @@ class HeadlessHost:
         try:
             device = torch.device(self._wanted)
         except RuntimeError:
-            raise CascadeError(f"'{self._wanted}' is not a device",
-                               fix="Use auto, cpu, cuda, cuda:0 or mps") from None
+            raise CascadeError(
+                f"'{self._wanted}' is not a device", fix="Use auto, cpu, cuda, cuda:0 or mps"
+            ) from None
         if device.type == "cuda":
             count = torch.cuda.device_count()
             index = local if device.index is None else device.index
             if index >= count:
                 found = f"{count} CUDA device(s)" if count else "no CUDA device"
-                raise CascadeError(f"the device '{self._wanted}' is not there: torch finds {found}",
-                                   fix="Use --device cpu, or install torch for your GPU")
+                raise CascadeError(
+                    f"the device '{self._wanted}' is not there: torch finds {found}",
+                    fix="Use --device cpu, or install torch for your GPU",
+                )
             return f"cuda:{index}"
         if device.type == "mps" and not torch.backends.mps.is_available():
             raise CascadeError("the device 'mps' is not there", fix="Use --device cpu")
@@ -202,8 +210,10 @@ def stop_on_signals(host: HeadlessHost, told: Callable[[str], None]) -> Iterator
         asked[0] = time.monotonic()
         host.stop()
         if host.rank == 0:
-            told("Stopping at the next step; running the same file again continues. "
-                 "Ctrl-C again stops at once.")
+            told(
+                "Stopping at the next step; running the same file again continues. "
+                "Ctrl-C again stops at once."
+            )
 
     names = ("SIGINT", "SIGTERM", "SIGBREAK")
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]

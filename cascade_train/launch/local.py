@@ -34,13 +34,17 @@ def together(count: int, words: Sequence[str]) -> int:
         CascadeError: these processes were started by a launcher already.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise CascadeError(f"--processes {count} within a launcher's {os.environ['WORLD_SIZE']} processes",
-                           fix="Leave --processes out; the launcher has started them")
+        raise CascadeError(
+            f"--processes {count} within a launcher's {os.environ['WORLD_SIZE']} processes",
+            fix="Leave --processes out; the launcher has started them",
+        )
     spawn = multiprocessing.get_context("spawn")
     with _shared_cores(count):
         port = _free_port()
-        running = {rank: spawn.Process(target=_member, args=(rank, count, port, list(words)))
-                   for rank in range(count)}
+        running = {
+            rank: spawn.Process(target=_member, args=(rank, count, port, list(words)))
+            for rank in range(count)
+        }
         try:
             with _handing_on(running) as asked:
                 for child in running.values():
@@ -54,8 +58,14 @@ def together(count: int, words: Sequence[str]) -> int:
 
 
 def _member(rank: int, count: int, port: int, words: list[str]) -> None:
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count),
-                      LOCAL_WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(count),
+        LOCAL_WORLD_SIZE=str(count),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
     os.environ[MEMBER] = "1"
     from cascade_train.cli import main
 

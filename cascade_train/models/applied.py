@@ -36,11 +36,17 @@ def read_settings(checkpoint: Path) -> tuple[str, dict[str, Any]]:
     try:
         described = json.loads((checkpoint / TRAINED_JSON).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CascadeError("there is no trained state here", where=str(checkpoint),
-                           fix="The checkpoint may have been deleted: run the training again") from error
+        raise CascadeError(
+            "there is no trained state here",
+            where=str(checkpoint),
+            fix="The checkpoint may have been deleted: run the training again",
+        ) from error
     if described.get("format") != 1:
-        raise CascadeError(f"trained state of format {described.get('format')} cannot be read",
-                           where=str(checkpoint), fix="Update Cascade Train")
+        raise CascadeError(
+            f"trained state of format {described.get('format')} cannot be read",
+            where=str(checkpoint),
+            fix="Update Cascade Train",
+        )
     return described["kind"], described["settings"]
 
 
@@ -60,7 +66,7 @@ def lay_over(module: nn.Module, part: str, applied: AppliedRun) -> nn.Module:
         return module
     kind, tensors, settings = read_trained(Path(applied.checkpoint))
     module = copy.deepcopy(module)
-    own = {name[len(part) + 1:]: value for name, value in tensors.items() if name.startswith(part + ".")}
+    own = {name[len(part) + 1 :]: value for name, value in tensors.items() if name.startswith(part + ".")}
     with torch.no_grad():
         if kind == "full":
             _full(module, own, applied.strength, applied.checkpoint)
@@ -77,8 +83,11 @@ def _full(module: nn.Module, tensors: Mapping[str, Tensor], strength: float, whe
     """Move every tensor from the module's own value towards the trained one; 1 is the trained one exactly."""
     state = module.state_dict()
     if state.keys() != tensors.keys() or any(state[name].shape != tensors[name].shape for name in state):
-        raise CascadeError("this run was trained on models of another size", where=where,
-                           fix="Apply it to the models it was trained on")
+        raise CascadeError(
+            "this run was trained on models of another size",
+            where=where,
+            fix="Apply it to the models it was trained on",
+        )
     for name, value in state.items():
         new = tensors[name].to(value)
         if strength != 1 and value.is_floating_point():
@@ -86,8 +95,9 @@ def _full(module: nn.Module, tensors: Mapping[str, Tensor], strength: float, whe
         value.copy_(new)
 
 
-def _lora(module: nn.Module, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], strength: float,
-          where: str) -> None:
+def _lora(
+    module: nn.Module, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], strength: float, where: str
+) -> None:
     """Merge adapters into the weights: W + strength · (alpha/rank) · B·A, or DoRA's renormalised form
     (Liu et al. 2024, arXiv:2402.09353, eq. 5)."""
     for name in sorted({key.rsplit(".lora_", 1)[0] for key in tensors}):
@@ -98,14 +108,26 @@ def _lora(module: nn.Module, tensors: Mapping[str, Tensor], settings: Mapping[st
         weight = getattr(layer, "weight", None)
         down, up = tensors[f"{name}.lora_A.weight"], tensors[f"{name}.lora_B.weight"]
         if not isinstance(weight, Tensor) or weight.numel() != up.shape[0] * down[0].numel():
-            raise CascadeError(f"the run's adapter for '{name}' does not fit these models", where=where,
-                               fix="Apply it to the models it was trained on")
-        weight.copy_(merged(weight, down, up, settings["alpha"] / settings["rank"], strength,
-                            tensors.get(f"{name}.lora_magnitude_vector.weight")))
+            raise CascadeError(
+                f"the run's adapter for '{name}' does not fit these models",
+                where=where,
+                fix="Apply it to the models it was trained on",
+            )
+        weight.copy_(
+            merged(
+                weight,
+                down,
+                up,
+                settings["alpha"] / settings["rank"],
+                strength,
+                tensors.get(f"{name}.lora_magnitude_vector.weight"),
+            )
+        )
 
 
-def merged(weight: Tensor, down: Tensor, up: Tensor, scale: float, strength: float,
-           magnitude: Tensor | None = None) -> Tensor:
+def merged(
+    weight: Tensor, down: Tensor, up: Tensor, scale: float, strength: float, magnitude: Tensor | None = None
+) -> Tensor:
     """``weight`` (out, in, …) with the adapter ``up`` (out, r, …) · ``down`` (r, in, …) merged, in its dtype.
 
     Worked out in fp32 on the weight's device. ``magnitude`` (out,) makes it DoRA: rows of W + scale·B·A are
@@ -122,8 +144,9 @@ def merged(weight: Tensor, down: Tensor, up: Tensor, scale: float, strength: flo
     return new.view(weight.shape).to(weight.dtype)
 
 
-def _tokens(module: nn.Module, tokens: Sequence[Mapping[str, Any]], rows: Tensor,
-            strength: float) -> nn.Module:
+def _tokens(
+    module: nn.Module, tokens: Sequence[Mapping[str, Any]], rows: Tensor, strength: float
+) -> nn.Module:
     """``module`` with new words at their trained rows, and existing words' rows moved towards theirs.
 
     A new word has no value before training, so strength does not weaken it.

@@ -134,8 +134,11 @@ def load(part: Part, path: Path, dtype: torch.dtype | None = None) -> nn.Module:
             with torch.device("meta"):
                 module = build(part, config)
         except (TypeError, KeyError, ValueError) as problem:
-            raise CascadeError(f"the file's configuration is not one of {part}: {problem}", where=str(path),
-                               fix="Choose the file made for this part") from None
+            raise CascadeError(
+                f"the file's configuration is not one of {part}: {problem}",
+                where=str(path),
+                fix="Choose the file made for this part",
+            ) from None
         fill(module, _cast(tensors, dtype), where=str(path))
         setattr(module, weights.PREDICTS, weights.prediction(metadata))
     return module.eval().requires_grad_(False)
@@ -143,8 +146,9 @@ def load(part: Part, path: Path, dtype: torch.dtype | None = None) -> nn.Module:
 
 def save(part: Part, module: nn.Module, path: Path, *, half: bool = False) -> None:
     """Store ``module`` in the native layout with what it is and its configuration, in one visible step."""
-    weights.write_tensors(path, file_tensors(part, module), module_config(part, module), half=half,
-                          metadata={"part": part})
+    weights.write_tensors(
+        path, file_tensors(part, module), module_config(part, module), half=half, metadata={"part": part}
+    )
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
@@ -154,21 +158,29 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     wanted = module.state_dict()
     missing = [key for key in wanted if key not in tensors and not key.endswith("num_batches_tracked")]
     extra = [key for key in tensors if key not in wanted and not key.endswith("position_ids")]
-    wrong = [f"{key} {tuple(tensors[key].shape)} for {tuple(wanted[key].shape)}" for key in wanted
-             if key in tensors and tensors[key].shape != wanted[key].shape]
+    wrong = [
+        f"{key} {tuple(tensors[key].shape)} for {tuple(wanted[key].shape)}"
+        for key in wanted
+        if key in tensors and tensors[key].shape != wanted[key].shape
+    ]
     for kind, names in (("lacks", missing), ("has unknown", extra), ("has misshapen", wrong)):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise CascadeError(f"the file {kind} tensors: {', '.join(names[:3])}{more}", where=where,
-                               fix="Choose the file made for this part, or download it again")
+            raise CascadeError(
+                f"the file {kind} tensors: {', '.join(names[:3])}{more}",
+                where=where,
+                fix="Choose the file made for this part, or download it again",
+            )
     given = {key: tensors[key] if key in tensors else torch.zeros((), dtype=torch.long) for key in wanted}
     module.load_state_dict(given, assign=True, strict=True)
 
 
 def _cast(tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
     """Floating-point tensors in ``dtype``; done before they are put in, as diffusers warns of casts after."""
-    return {key: value.to(dtype) if dtype is not None and value.is_floating_point() else value
-            for key, value in tensors.items()}
+    return {
+        key: value.to(dtype) if dtype is not None and value.is_floating_point() else value
+        for key, value in tensors.items()
+    }
 
 
 def _load_clip(part: Part, folder: Path, dtype: torch.dtype | None) -> nn.Module:
@@ -176,9 +188,12 @@ def _load_clip(part: Part, folder: Path, dtype: torch.dtype | None) -> nn.Module
 
     config_file = folder / "config.json"
     if not config_file.is_file():
-        raise CascadeError(f"no config.json for the {part} encoder", where=str(folder),
-                           fix="Give a folder in Hugging Face layout: config.json, model.safetensors"
-                               + (" and the tokenizer's files" if part == "text" else ""))
+        raise CascadeError(
+            f"no config.json for the {part} encoder",
+            where=str(folder),
+            fix="Give a folder in Hugging Face layout: config.json, model.safetensors"
+            + (" and the tokenizer's files" if part == "text" else ""),
+        )
     config = json.loads(config_file.read_text(encoding="utf-8"))
     names = ("model.safetensors", "model.fp16.safetensors")
     file = next((folder / name for name in names if (folder / name).is_file()), None)
@@ -206,8 +221,11 @@ def load_tokenizer(folder: Path) -> Any:
     for place in (folder, folder / "tokenizer", folder.parent / "tokenizer"):
         if (place / "vocab.json").is_file() or (place / "tokenizer.json").is_file():
             return CLIPTokenizer.from_pretrained(str(place), local_files_only=True)
-    raise CascadeError("no tokenizer beside the text encoder", where=str(folder),
-                       fix="Put vocab.json and merges.txt into its folder, or into 'tokenizer' next to it")
+    raise CascadeError(
+        "no tokenizer beside the text encoder",
+        where=str(folder),
+        fix="Put vocab.json and merges.txt into its folder, or into 'tokenizer' next to it",
+    )
 
 
 def _tupled(value: Any) -> Any:

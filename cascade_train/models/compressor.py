@@ -47,8 +47,14 @@ class Compressor(nn.Module):
         kinds: dict[Any, Any] = {"fused": FusedMBConvConfig, "mb": MBConvConfig}
         settings = [kinds[kind](*numbers) for kind, *numbers in self.blocks]
         norm = partial(nn.BatchNorm2d, eps=1e-3)
-        whole = EfficientNet(settings, dropout=0.0, stochastic_depth_prob=0.0, norm_layer=norm,
-                             last_channel=last, num_classes=1)
+        whole = EfficientNet(
+            settings,
+            dropout=0.0,
+            stochastic_depth_prob=0.0,
+            norm_layer=norm,
+            last_channel=last,
+            num_classes=1,
+        )
         self.backbone = whole.features
         self.mapper = nn.Sequential(
             nn.Conv2d(last, CHANNELS, kernel_size=1, bias=False),
@@ -80,8 +86,10 @@ def config_from_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """
     last = list(shapes.get("backbone.7.0.weight", ()))
     if last != [1280, 256, 1, 1] or list(shapes.get("mapper.0.weight", ())) != [CHANNELS, 1280, 1, 1]:
-        raise CascadeError("this is not a semantic compressor that can be recognised",
-                           fix="Use the official effnet_encoder.safetensors, or a file this project saved")
+        raise CascadeError(
+            "this is not a semantic compressor that can be recognised",
+            fix="Use the official effnet_encoder.safetensors, or a file this project saved",
+        )
     return {"blocks": [list(row) for row in V2_S], "last": 1280}
 
 

@@ -23,7 +23,7 @@ def encode_image(image_model: Any, images: Tensor) -> Tensor:
     size = (max(side, round(height * scale)), max(side, round(width * scale)))
     resized = F.interpolate(images, size=size, mode="bicubic", antialias=True).clamp(0, 1)
     top, left = (size[0] - side) // 2, (size[1] - side) // 2
-    cropped = resized[..., top:top + side, left:left + side]
+    cropped = resized[..., top : top + side, left : left + side]
     mean = torch.tensor(MEAN, device=images.device).view(1, 3, 1, 1)
     std = torch.tensor(STD, device=images.device).view(1, 3, 1, 1)
     weight = next(image_model.parameters())

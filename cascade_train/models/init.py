@@ -113,8 +113,11 @@ def scaled_copy(net: Any) -> None:
     config = net.config
     channels = config.in_channels * config.patch_size**2
     if len(config.block_out_channels) != 2 or config.block_out_channels[0] <= 2 * channels + CONSTANTS:
-        raise CascadeError("the nano initialisation needs two levels, the outer one of more than "
-                           f"{2 * channels + CONSTANTS} channels", fix="Use the initialisation 'random'")
+        raise CascadeError(
+            "the nano initialisation needs two levels, the outer one of more than "
+            f"{2 * channels + CONSTANTS} channels",
+            fix="Use the initialisation 'random'",
+        )
     w0, w1 = config.block_out_channels
     period, inner_period = (len(types) for types in config.block_types_per_layer)
     plus, minus = slice(0, channels), slice(channels, 2 * channels)
@@ -137,13 +140,13 @@ def scaled_copy(net: Any) -> None:
     _gain(first.depthwise, slice(0, 2 * channels), 1 / seen)
     _gain(first.depthwise, const, 0.4)
     _time_zero(time, held, w0)
-    time.mapper.bias[:2 * channels] = 1 / seen - 1
+    time.mapper.bias[: 2 * channels] = 1 / seen - 1
     _silence(held, first, *attention)
     first.channelwise[0].weight *= QUIET
     first.channelwise[0].bias *= QUIET
     first.channelwise[4].weight /= QUIET
     for index in range(period, len(net.down_blocks[0]), period):
-        _plain_layer(net.down_blocks[0][index:index + period], held, const, w0, 0.4)
+        _plain_layer(net.down_blocks[0][index : index + period], held, const, w0, 0.4)
 
     down = net.down_downscalers[1][1]
     level1 = [*net.down_blocks[1], *net.up_blocks[0]]
@@ -152,7 +155,7 @@ def scaled_copy(net: Any) -> None:
     down.weight[kept] = 0
     down.bias[:CONSTANTS] = sign
     for index in range(0, len(level1), inner_period):
-        res, timing, *attending = level1[index:index + inner_period]
+        res, timing, *attending = level1[index : index + inner_period]
         _time_zero(timing, kept, w1)
         _silence(kept, res, *attending)
         for block in attending if text else ():
@@ -170,7 +173,7 @@ def scaled_copy(net: Any) -> None:
 
     last = net.up_blocks[1]
     for index in range(0, len(last), period):
-        _plain_layer(last[index:index + period], held, const, w0, 1 / CONSTANT)
+        _plain_layer(last[index : index + period], held, const, w0, 1 / CONSTANT)
     for block in last:
         if hasattr(block, "attention"):
             # the constants fill its norm: look less at them and more at everything else
@@ -222,7 +225,7 @@ def _places(down: Any, first: Any, second: Any) -> None:
     second block does the same with what the first wrote, one step further in.
     """
     const, place = slice(0, CONSTANTS), slice(CONSTANTS, 2 * CONSTANTS)
-    down.bias[:2 * CONSTANTS] = 0
+    down.bias[: 2 * CONSTANTS] = 0
     down.bias[const] = PLACE
     sides = ((1, 0), (1, 2), (0, 1), (2, 1))
     for block, source, goal, number in ((first, const, place, 0), (second, place, place, 1)):
@@ -279,7 +282,7 @@ def _time_zero(block: Any, held: slice, width: int) -> None:
         nn.init.normal_(mapper.weight, std=0.02)
         mapper.bias.zero_()
         mapper.weight[held] = 0
-        mapper.weight[width + held.start:width + held.stop] = 0
+        mapper.weight[width + held.start : width + held.stop] = 0
 
 
 def _gain(depthwise: Any, channels: slice, gain: float) -> None:

@@ -25,7 +25,7 @@ Shapes = Mapping[str, Sequence[int]]
 def without_prefix(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """``tensors`` without the prefix of all-in-one checkpoints; tensors without it are dropped then."""
     for prefix in PREFIXES:
-        found = {key[len(prefix):]: value for key, value in tensors.items() if key.startswith(prefix)}
+        found = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
         if found:
             return found
     return dict(tensors)
@@ -97,8 +97,10 @@ def stage_of(shapes: Shapes) -> str:
         return "stage_c"
     if "effnet_mapper.0.weight" in keys and "clf.1.weight" in keys:
         return "stage_b"
-    raise CascadeError("this file holds neither Stage C nor Stage B of Stable Cascade",
-                       fix="Use the official stage_c or stage_b safetensors (native layout)")
+    raise CascadeError(
+        "this file holds neither Stage C nor Stage B of Stable Cascade",
+        fix="Use the official stage_c or stage_b safetensors (native layout)",
+    )
 
 
 def unet_config(shapes: Shapes) -> dict[str, Any]:
@@ -118,8 +120,9 @@ def unet_config(shapes: Shapes) -> dict[str, Any]:
     in_channels = 16 if stage == "stage_c" else 4
     switched = stage == "stage_c" and "down_downscalers.1.1.blocks.0.weight" in shapes
     timestep = next(key for key in shapes if key.endswith(".mapper.weight"))
-    conditions = [name for name in ("sca", "crp")
-                  if timestep.replace(".mapper.", f".mapper_{name}.") in shapes]
+    conditions = [
+        name for name in ("sca", "crp") if timestep.replace(".mapper.", f".mapper_{name}.") in shapes
+    ]
     attends = ["SDCascadeAttnBlock" in level for level in types]
     return {
         "in_channels": in_channels,
@@ -136,13 +139,16 @@ def unet_config(shapes: Shapes) -> dict[str, Any]:
         "block_types_per_layer": [list(level) for level in types],
         "clip_text_in_channels": int(shapes["clip_txt_mapper.weight"][1]) if stage == "stage_c" else None,
         "clip_text_pooled_in_channels": int(shapes[f"{pooled}.weight"][1]),
-        "clip_image_in_channels":
-            int(shapes["clip_img_mapper.weight"][1]) if "clip_img_mapper.weight" in shapes else None,
+        "clip_image_in_channels": int(shapes["clip_img_mapper.weight"][1])
+        if "clip_img_mapper.weight" in shapes
+        else None,
         "clip_seq": int(shapes[f"{pooled}.weight"][0]) // conditioning,
-        "effnet_in_channels":
-            int(shapes["effnet_mapper.0.weight"][1]) if "effnet_mapper.0.weight" in shapes else None,
-        "pixel_mapper_in_channels":
-            int(shapes["pixels_mapper.0.weight"][1]) if "pixels_mapper.0.weight" in shapes else None,
+        "effnet_in_channels": int(shapes["effnet_mapper.0.weight"][1])
+        if "effnet_mapper.0.weight" in shapes
+        else None,
+        "pixel_mapper_in_channels": int(shapes["pixels_mapper.0.weight"][1])
+        if "pixels_mapper.0.weight" in shapes
+        else None,
         "kernel_size": int(shapes["down_blocks.0.0.depthwise.weight"][-1]),
         "dropout": [0.1 if has or stage == "stage_c" else 0.0 for has in attends],
         "self_attn": True,
@@ -153,8 +159,11 @@ def unet_config(shapes: Shapes) -> dict[str, Any]:
 
 def _blocks(shapes: Shapes, side: str, level: int) -> tuple[tuple[str, ...], int]:
     """The block types of one layer of a level, and how many layers it has."""
-    signs = (("depthwise.weight", "SDCascadeResBlock"), ("mapper.weight", "SDCascadeTimestepBlock"),
-             ("kv_mapper.1.weight", "SDCascadeAttnBlock"))
+    signs = (
+        ("depthwise.weight", "SDCascadeResBlock"),
+        ("mapper.weight", "SDCascadeTimestepBlock"),
+        ("kv_mapper.1.weight", "SDCascadeAttnBlock"),
+    )
     kinds: list[str] = []
     while True:
         stem = f"{side}.{level}.{len(kinds)}."

@@ -29,10 +29,14 @@ Variant = Literal["full", "lite"]
 VARIANTS: tuple[Variant, ...] = ("full", "lite")
 
 OFFICIAL: dict[Part, dict[str, tuple[str, ...]]] = {
-    "stage_c": {"full": ("stage_c_bf16.safetensors", "stage_c.safetensors"),
-                "lite": ("stage_c_lite_bf16.safetensors", "stage_c_lite.safetensors")},
-    "stage_b": {"full": ("stage_b_bf16.safetensors", "stage_b.safetensors"),
-                "lite": ("stage_b_lite_bf16.safetensors", "stage_b_lite.safetensors")},
+    "stage_c": {
+        "full": ("stage_c_bf16.safetensors", "stage_c.safetensors"),
+        "lite": ("stage_c_lite_bf16.safetensors", "stage_c_lite.safetensors"),
+    },
+    "stage_b": {
+        "full": ("stage_b_bf16.safetensors", "stage_b.safetensors"),
+        "lite": ("stage_b_lite_bf16.safetensors", "stage_b_lite.safetensors"),
+    },
     "stage_a": {"": ("stage_a.safetensors",)},
     "compressor": {"": ("effnet_encoder.safetensors",)},
     "previewer": {"": ("previewer.safetensors",)},
@@ -84,8 +88,14 @@ def nano_folder() -> Path:
     return Path(__file__).resolve().parent / NANO
 
 
-def load_models(source: str = NANO, *, host: Host, variant: Variant = "full", precision: Precision = "fp32",
-                files: Mapping[Part, str] | None = None) -> ModelsSpec:
+def load_models(
+    source: str = NANO,
+    *,
+    host: Host,
+    variant: Variant = "full",
+    precision: Precision = "fp32",
+    files: Mapping[Part, str] | None = None,
+) -> ModelsSpec:
     """Describe a Stable Cascade; files are found and identified, nothing is loaded.
 
     Args:
@@ -113,8 +123,10 @@ def load_models(source: str = NANO, *, host: Host, variant: Variant = "full", pr
             names = OFFICIAL[part].get(variant) or OFFICIAL[part].get("", ())
             missing.append(f"{part} ({names[0]} in {MODEL_FOLDERS[part][0]})")
     if missing:
-        raise CascadeError(f"files of Stable Cascade are missing: {', '.join(missing)}",
-                           fix="Put them into ComfyUI's model folders, name them, or use the bundled nano")
+        raise CascadeError(
+            f"files of Stable Cascade are missing: {', '.join(missing)}",
+            fix="Put them into ComfyUI's model folders, name them, or use the bundled nano",
+        )
     return ModelsSpec(name=f"Stable Cascade {variant}", parts=tuple(found), precision=precision)
 
 
@@ -126,8 +138,11 @@ def models_in(folder: Path, *, name: str, precision: Precision = "fp32") -> Mode
         if path.exists():
             parts.append(_part_file(part, path))
     if not parts:
-        raise CascadeError("there are no models in this folder", where=str(folder),
-                           fix="Install the package with its data files, or run: cascade-train nano make")
+        raise CascadeError(
+            "there are no models in this folder",
+            where=str(folder),
+            fix="Install the package with its data files, or run: cascade-train nano make",
+        )
     return ModelsSpec(name=name, parts=tuple(parts), precision=precision)
 
 
@@ -141,8 +156,9 @@ def part_file(spec: ModelsSpec, part: Part) -> PartFile:
     for file in spec.parts:
         if file.part == part:
             return file
-    raise CascadeError(f"the models '{spec.name}' have no {part}",
-                       fix="Load them with that part, or leave out what needs it")
+    raise CascadeError(
+        f"the models '{spec.name}' have no {part}", fix="Load them with that part, or leave out what needs it"
+    )
 
 
 def geometry(spec: ModelsSpec) -> Geometry:
@@ -199,8 +215,9 @@ def _touching(spec: ModelsSpec, part_name: Part) -> tuple[AppliedRun, ...]:
     return tuple(run for run in spec.applied if applied.touches(run, part_name))
 
 
-def _loaded(precision: Precision, part_name: Part, file: PartFile, runs: tuple[AppliedRun, ...],
-            device: str) -> nn.Module:
+def _loaded(
+    precision: Precision, part_name: Part, file: PartFile, runs: tuple[AppliedRun, ...], device: str
+) -> nn.Module:
     import torch
 
     from cascade_train.models import build
@@ -244,8 +261,13 @@ def _geometry(files: tuple[tuple[Part, str, str], ...]) -> Geometry:
     base = Geometry(**values)
     # Stage B cuts Stage A's latents into patches of 2, so sides are multiples of 8 at least
     multiple = max(base.latent_factor, 2 * base.stage_a_factor)
-    return Geometry(**{**values, "size_multiple": multiple,
-                       "native_side": values.get("native_side", 24 * base.latent_factor)})
+    return Geometry(
+        **{
+            **values,
+            "size_multiple": multiple,
+            "native_side": values.get("native_side", 24 * base.latent_factor),
+        }
+    )
 
 
 def _part_file(part_name: Part, path: Path) -> PartFile:

@@ -23,7 +23,9 @@ IMAGE_WIDTH = 32
 _RES, _TIME, _ATTN = "SDCascadeResBlock", "SDCascadeTimestepBlock", "SDCascadeAttnBlock"
 
 STAGE_C: dict[str, Any] = {
-    "in_channels": 16, "out_channels": 16, "patch_size": 1,
+    "in_channels": 16,
+    "out_channels": 16,
+    "patch_size": 1,
     "timestep_ratio_embedding_dim": 64,
     "conditioning_dim": 128,
     "block_out_channels": [80, 160],
@@ -48,7 +50,9 @@ STAGE_C: dict[str, Any] = {
 
 STAGE_B: dict[str, Any] = {
     **STAGE_C,
-    "in_channels": 4, "out_channels": 4, "patch_size": 2,
+    "in_channels": 4,
+    "out_channels": 4,
+    "patch_size": 2,
     "block_out_channels": [80, 128],
     "num_attention_heads": [-1, 4],
     "down_num_layers_per_block": [1, 3],
@@ -75,13 +79,25 @@ COMPRESSOR: dict[str, Any] = {
 PREVIEWER: dict[str, Any] = {"widths": [96, 64, 48, 32]}
 
 SMALLER: dict[str, dict[str, Any]] = {
-    "stage_c": {**STAGE_C, "block_out_channels": [48, 64], "num_attention_heads": [3, 4],
-                "down_num_layers_per_block": [1, 1], "up_num_layers_per_block": [1, 1]},
-    "stage_b": {**STAGE_B, "block_out_channels": [48, 48], "num_attention_heads": [-1, 3],
-                "down_num_layers_per_block": [1, 1], "up_num_layers_per_block": [1, 1]},
+    "stage_c": {
+        **STAGE_C,
+        "block_out_channels": [48, 64],
+        "num_attention_heads": [3, 4],
+        "down_num_layers_per_block": [1, 1],
+        "up_num_layers_per_block": [1, 1],
+    },
+    "stage_b": {
+        **STAGE_B,
+        "block_out_channels": [48, 48],
+        "num_attention_heads": [-1, 3],
+        "down_num_layers_per_block": [1, 1],
+        "up_num_layers_per_block": [1, 1],
+    },
     "stage_a": {"width": 16, "inner": 32, "blocks": 1, "latent": 4, "codes": 64},
-    "compressor": {"blocks": [["fused", 1, 3, 1, 8, 8, 1], ["fused", 2, 3, 2, 8, 16, 1],
-                              ["mb", 2, 3, 2, 16, 24, 1]], "last": 48},
+    "compressor": {
+        "blocks": [["fused", 1, 3, 1, 8, 8, 1], ["fused", 2, 3, 2, 8, 16, 1], ["mb", 2, 3, 2, 16, 24, 1]],
+        "last": 48,
+    },
     "previewer": {"widths": [32, 24, 16, 8]},
 }
 """Smaller still, for the quick run that only shows that every part learns."""
@@ -93,18 +109,32 @@ def config(part: Part, name: str = "") -> dict[str, Any]:
         return text_config(len(vocabulary()))
     if name == "quick":
         return SMALLER[part]
-    return {"stage_c": STAGE_C, "stage_b": STAGE_B, "stage_a": STAGE_A, "compressor": COMPRESSOR,
-            "previewer": PREVIEWER}[part]
+    return {
+        "stage_c": STAGE_C,
+        "stage_b": STAGE_B,
+        "stage_a": STAGE_A,
+        "compressor": COMPRESSOR,
+        "previewer": PREVIEWER,
+    }[part]
 
 
 def text_config(words: int) -> dict[str, Any]:
     """A CLIP text model of two layers over ``words`` vocabulary entries, the last two start and end."""
     return {
-        "architectures": ["CLIPTextModelWithProjection"], "model_type": "clip_text_model",
-        "vocab_size": words, "hidden_size": TEXT_WIDTH, "intermediate_size": 2 * TEXT_WIDTH,
-        "projection_dim": TEXT_WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "max_position_embeddings": TEXT_LENGTH, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
-        "bos_token_id": words - 2, "eos_token_id": words - 1, "pad_token_id": words - 1,
+        "architectures": ["CLIPTextModelWithProjection"],
+        "model_type": "clip_text_model",
+        "vocab_size": words,
+        "hidden_size": TEXT_WIDTH,
+        "intermediate_size": 2 * TEXT_WIDTH,
+        "projection_dim": TEXT_WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": TEXT_LENGTH,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5,
+        "bos_token_id": words - 2,
+        "eos_token_id": words - 1,
+        "pad_token_id": words - 1,
     }
 
 
@@ -128,8 +158,13 @@ def vocabulary() -> dict[str, int]:
     """Vocabulary entries and their ids: CLIP's 256 byte letters, the same at a word's end, the merges, and
     start and end of text."""
     letters = _byte_letters()
-    entries = [*letters, *(letter + "</w>" for letter in letters), *(a + b for a, b in merges()),
-               "<|startoftext|>", "<|endoftext|>"]
+    entries = [
+        *letters,
+        *(letter + "</w>" for letter in letters),
+        *(a + b for a, b in merges()),
+        "<|startoftext|>",
+        "<|endoftext|>",
+    ]
     return {entry: number for number, entry in enumerate(dict.fromkeys(entries))}
 
 
@@ -139,11 +174,19 @@ def write_tokenizer(folder: Path) -> None:
     write_text(folder / "vocab.json", json.dumps(vocabulary(), ensure_ascii=False) + "\n")
     lines = ["#version: 0.2", *(f"{a} {b}" for a, b in merges())]
     write_text(folder / "merges.txt", "\n".join(lines) + "\n")
-    special = {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>",
-               "unk_token": "<|endoftext|>"}
+    special = {
+        "bos_token": "<|startoftext|>",
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+        "unk_token": "<|endoftext|>",
+    }
     write_text(folder / "special_tokens_map.json", json.dumps(special, indent=2) + "\n")
-    about = {**special, "model_max_length": TEXT_LENGTH, "tokenizer_class": "CLIPTokenizer",
-             "do_lower_case": True}
+    about = {
+        **special,
+        "model_max_length": TEXT_LENGTH,
+        "tokenizer_class": "CLIPTokenizer",
+        "do_lower_case": True,
+    }
     write_text(folder / "tokenizer_config.json", json.dumps(about, indent=2) + "\n")
 
 

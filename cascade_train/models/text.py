@@ -36,13 +36,19 @@ def text_length(tokenizer: Any) -> int:
 
 def tokenize(tokenizer: Any, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Token ids and attention mask, both (B, L) int64; longer captions are cut."""
-    tokens = tokenizer(list(captions), padding="max_length", truncation=True,
-                       max_length=text_length(tokenizer), return_tensors="pt")
+    tokens = tokenizer(
+        list(captions),
+        padding="max_length",
+        truncation=True,
+        max_length=text_length(tokenizer),
+        return_tensors="pt",
+    )
     return tokens.input_ids, tokens.attention_mask
 
 
-def encode_text(text_model: nn.Module, tokenizer: Any, captions: Sequence[str],
-                device: str | torch.device = "cpu") -> TextStates:
+def encode_text(
+    text_model: nn.Module, tokenizer: Any, captions: Sequence[str], device: str | torch.device = "cpu"
+) -> TextStates:
     """The states of ``captions`` under a CLIPTextModelWithProjection. Gradients flow if they are on."""
     ids, mask = tokenize(tokenizer, captions)
     return encode_tokens(text_model, ids.to(device), mask.to(device), int(tokenizer.eos_token_id))

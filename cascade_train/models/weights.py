@@ -42,11 +42,17 @@ def read_header(path: Path) -> tuple[dict[str, list[int]], dict[str, str]]:
     except FileNotFoundError:
         raise CascadeError("the file does not exist", where=str(path)) from None
     except (ValueError, KeyError, TypeError, AttributeError, struct.error, UnicodeDecodeError):
-        raise CascadeError("this is no readable safetensors file", where=str(path),
-                           fix="Only .safetensors files are read; convert or download it again") from None
+        raise CascadeError(
+            "this is no readable safetensors file",
+            where=str(path),
+            fix="Only .safetensors files are read; convert or download it again",
+        ) from None
     if 8 + length + end > size:
-        raise CascadeError(f"the file is cut off: {size} bytes of {8 + length + end}", where=str(path),
-                           fix="Download it again")
+        raise CascadeError(
+            f"the file is cut off: {size} bytes of {8 + length + end}",
+            where=str(path),
+            fix="Download it again",
+        )
     return shapes, metadata
 
 
@@ -88,8 +94,14 @@ def prediction(metadata: Mapping[str, str]) -> Literal["epsilon", "v"]:
     return "v" if metadata.get(PREDICTION) == "v" else "epsilon"
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None = None, *,
-                  half: bool = False, metadata: Mapping[str, str] | None = None) -> None:
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    config: Mapping[str, Any] | None = None,
+    *,
+    half: bool = False,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Write ``tensors`` in one visible step, with ``config`` as JSON in the metadata.
 
     Args:

@@ -21,8 +21,9 @@ def unit_compressor(compressor: Any, previewer: Any, pictures: Tensor) -> None:
     """Set the running statistics of the compressor's last norm so that each of its channels has mean 0 and
     variance 1 on ``pictures``; the previewer's first convolution takes up the difference."""
     compressor.eval()
-    inner = torch.cat([compressor.mapper[0](compressor.backbone(normalise(each)))
-                       for each in pictures.split(32)])
+    inner = torch.cat(
+        [compressor.mapper[0](compressor.backbone(normalise(each))) for each in pictures.split(32)]
+    )
     norm, first = compressor.mapper[1], previewer.blocks[0]
     mean, variance = inner.mean((0, 2, 3)), inner.var((0, 2, 3))
     before = (norm.running_var + norm.eps).sqrt()

@@ -72,8 +72,9 @@ def make(output: Path, of: Recipe, *, jobs: int = 2, tell: Tell = print) -> Made
     return Made(final, seconds)
 
 
-def progress_lines(stage: Stage, steps: int, tell: Tell,
-                   every: float = TELL_SECONDS) -> Callable[[int, int, str], None]:
+def progress_lines(
+    stage: Stage, steps: int, tell: Tell, every: float = TELL_SECONDS
+) -> Callable[[int, int, str], None]:
     """A progress function (done, total, text) that tells now and then how far a stage of ``steps`` is and
     how long it will take."""
     start: dict[int, tuple[float, int]] = {}
@@ -168,8 +169,9 @@ def _child(output: str, of: Recipe, stage: Stage, folder: str, rank: int, world:
         sys.exit(130)
 
 
-def _train_all(output: Path, of: Recipe, stages: tuple[Stage, ...], models: ModelsSpec, jobs: int,
-               tell: Tell) -> None:
+def _train_all(
+    output: Path, of: Recipe, stages: tuple[Stage, ...], models: ModelsSpec, jobs: int, tell: Tell
+) -> None:
     folder = Path(library.part_file(models, "text").path).parent
     if jobs <= 1:
         for stage in stages:
@@ -186,8 +188,11 @@ def _train_all(output: Path, of: Recipe, stages: tuple[Stage, ...], models: Mode
             while waiting or running:
                 while waiting and len(running) < jobs:
                     stage, rank = waiting.pop(0)
-                    child = spawn.Process(target=_child, name=stage, args=(
-                        str(output), of, stage, str(folder), rank, world, meeting))
+                    child = spawn.Process(
+                        target=_child,
+                        name=stage,
+                        args=(str(output), of, stage, str(folder), rank, world, meeting),
+                    )
                     child.start()
                     running.append(child)
                 for child in list(running):
@@ -205,8 +210,11 @@ def _train_all(output: Path, of: Recipe, stages: tuple[Stage, ...], models: Mode
     if any(code == 130 for code in failed.values()):
         raise Interrupted("stopped")
     if failed:
-        raise CascadeError(f"training of {', '.join(failed)} failed", where=str(output),
-                           fix="See above; the same command continues what was trained")
+        raise CascadeError(
+            f"training of {', '.join(failed)} failed",
+            where=str(output),
+            fix="See above; the same command continues what was trained",
+        )
 
 
 def _end(children: list[Any]) -> None:

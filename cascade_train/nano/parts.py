@@ -49,7 +49,7 @@ def write_result(folder: Path, stage: Stage, position: Position, of: Recipe) -> 
     modules: dict[str, nn.Module] = {}
     for part in RESULT_PARTS[stage]:
         module = init.initial(part, "nano", of.config, of.seed, position.spec.models)  # type: ignore[arg-type]
-        own = {key[len(part) + 1:]: value for key, value in tensors.items() if key.startswith(f"{part}.")}
+        own = {key[len(part) + 1 :]: value for key, value in tensors.items() if key.startswith(f"{part}.")}
         module.load_state_dict(own)
         modules[part] = module.eval().requires_grad_(False)
     if stage == "compressor":

@@ -12,7 +12,11 @@ from cascade_train.training.spec import FullTarget, OptimizerSpec, RunSpec
 Stage = Literal["stage_a", "compressor", "stage_b", "stage_c", "stage_c_several"]
 
 PHASES: tuple[tuple[Stage, ...], ...] = (
-    ("stage_a", "compressor"), ("stage_b",), ("stage_c",), ("stage_c_several",))
+    ("stage_a", "compressor"),
+    ("stage_b",),
+    ("stage_c",),
+    ("stage_c_several",),
+)
 """Stages of one phase need nothing of each other and train side by side; their batch norms want whole
 batches. One that is alone in its phase shares its batch among processes."""
 
@@ -55,8 +59,14 @@ class Recipe:
     steps_b: int = 4200
     steps_c: int = 16000
     blocks_c: tuple[tuple[int, float], ...] = (
-        (11430, 0.0), (3600, 4e-4), (2400, 2e-4), (1200, 8e-5), (600, 3e-5),
-        (2400, 3.5e-4), (1500, 1.5e-4), (800, 5e-5),
+        (11430, 0.0),
+        (3600, 4e-4),
+        (2400, 2e-4),
+        (1200, 8e-5),
+        (600, 3e-5),
+        (2400, 3.5e-4),
+        (1500, 1.5e-4),
+        (800, 5e-5),
     )
     steps_several: int = 30000
     batch_pictures: int = 16
@@ -64,9 +74,21 @@ class Recipe:
 
 
 FULL = Recipe()
-QUICK = Recipe(name="quick", blocks_c=(), config="quick", pictures=512, pictures_b=256, captions=256,
-               steps_a=60, steps_compressor=60, steps_b=60, steps_c=60, steps_several=30,
-               batch_pictures=8, batch=16)
+QUICK = Recipe(
+    name="quick",
+    blocks_c=(),
+    config="quick",
+    pictures=512,
+    pictures_b=256,
+    captions=256,
+    steps_a=60,
+    steps_compressor=60,
+    steps_b=60,
+    steps_c=60,
+    steps_several=30,
+    batch_pictures=8,
+    batch=16,
+)
 
 
 def recipe(quick: bool = False, seed: int = 0) -> Recipe:
@@ -76,8 +98,13 @@ def recipe(quick: bool = False, seed: int = 0) -> Recipe:
 
 def steps_of(stage: Stage, of: Recipe) -> int:
     """Optimizer updates of a stage."""
-    return {"stage_a": of.steps_a, "compressor": of.steps_compressor, "stage_b": of.steps_b,
-            "stage_c": of.steps_c, "stage_c_several": of.steps_several}[stage]
+    return {
+        "stage_a": of.steps_a,
+        "compressor": of.steps_compressor,
+        "stage_b": of.steps_b,
+        "stage_c": of.steps_c,
+        "stage_c_several": of.steps_several,
+    }[stage]
 
 
 def blocks_of(stage: Stage, of: Recipe) -> tuple[tuple[int, float | None], ...]:
@@ -100,32 +127,57 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
     warm = min(100, total // 5)
     if stage in ("stage_a", "compressor"):
         return RunSpec(
-            models=models, dataset=_world("rich", of.seed + 1, of.pictures), seed=of.seed,
-            target=FullTarget(part=stage, init="nano", config=of.config,
-                              also=("previewer",) if stage == "compressor" else (),
-                              latent_noise=LATENT_NOISE if stage == "compressor" else 0.0),
+            models=models,
+            dataset=_world("rich", of.seed + 1, of.pictures),
+            seed=of.seed,
+            target=FullTarget(
+                part=stage,
+                init="nano",
+                config=of.config,
+                also=("previewer",) if stage == "compressor" else (),
+                latent_noise=LATENT_NOISE if stage == "compressor" else 0.0,
+            ),
             optimizer=OptimizerSpec(learning_rate=2e-3, betas=(0.9, 0.99), schedule="cosine", warmup=warm),
-            batch_size=of.batch_pictures, total_steps=total, loss_weight="none", label=f"nano {stage}",
+            batch_size=of.batch_pictures,
+            total_steps=total,
+            loss_weight="none",
+            label=f"nano {stage}",
         )
     if stage == "stage_b":
         return RunSpec(
-            models=models, dataset=_world("rich", of.seed + 1, of.pictures_b), seed=of.seed,
-            target=FullTarget(part="stage_b", init="nano", config=of.config, condition_size=1.0,
-                              pyramid_noise=False, latent_noise=LATENT_NOISE_B),
+            models=models,
+            dataset=_world("rich", of.seed + 1, of.pictures_b),
+            seed=of.seed,
+            target=FullTarget(
+                part="stage_b",
+                init="nano",
+                config=of.config,
+                condition_size=1.0,
+                pyramid_noise=False,
+                latent_noise=LATENT_NOISE_B,
+            ),
             optimizer=OptimizerSpec(learning_rate=1.5e-3, schedule="cosine", warmup=warm, ema=0.999),
-            batch_size=of.batch, total_steps=total, caption_dropout=1.0,
+            batch_size=of.batch,
+            total_steps=total,
+            caption_dropout=1.0,
             loss_weight="min_snr_inverse",
             label="nano stage_b",
         )
     first = stage == "stage_c"
     return RunSpec(
-        models=models, seed=of.seed,
+        models=models,
+        seed=of.seed,
         dataset=_world("captioned", of.seed + 2, of.captions) if first else _more_of_several(of),
         target=FullTarget(part="stage_c", init="nano", config=of.config) if first else FullTarget("stage_c"),
-        optimizer=OptimizerSpec(learning_rate=2e-3 if first else 8e-4, schedule="cosine", warmup=warm,
-                                ema=0.999),
-        batch_size=of.batch, total_steps=total, caption_dropout=0.1, image_share=0.0,
-        loss_weight="min_snr_inverse", label=f"nano {stage}",
+        optimizer=OptimizerSpec(
+            learning_rate=2e-3 if first else 8e-4, schedule="cosine", warmup=warm, ema=0.999
+        ),
+        batch_size=of.batch,
+        total_steps=total,
+        caption_dropout=0.1,
+        image_share=0.0,
+        loss_weight="min_snr_inverse",
+        label=f"nano {stage}",
     )
 
 
@@ -137,8 +189,11 @@ def _more_of_several(of: Recipe) -> Dataset:
     """Pictures that Stage C has not seen: half as the captioned world has them, half of several shapes."""
     usual = WorldSource("captioned", of.seed + 3, of.captions // 2)
     several = WorldSource("several", of.seed + 4, of.captions)
-    return Dataset(sources=(WeightedSource(usual, share=0.5), WeightedSource(several, share=0.5)),
-                   buckets=_WHOLE, cache=_CACHE)
+    return Dataset(
+        sources=(WeightedSource(usual, share=0.5), WeightedSource(several, share=0.5)),
+        buckets=_WHOLE,
+        cache=_CACHE,
+    )
 
 
 _WHOLE = BucketSpec(crop="center")

@@ -41,17 +41,26 @@ class Scores:
     captions: int
 
     def as_json(self) -> dict[str, Any]:
-        return {key: round(value, 4) if isinstance(value, float) else value
-                for key, value in asdict(self).items()}
+        return {
+            key: round(value, 4) if isinstance(value, float) else value for key, value in asdict(self).items()
+        }
 
     def missed(self) -> list[str]:
         """The goals that are not reached, as short texts."""
-        return [f"{name} {getattr(self, name):.3f} < {goal}" for name, goal in GOALS.items()
-                if getattr(self, name) < goal]
+        return [
+            f"{name} {getattr(self, name):.3f} < {goal}"
+            for name, goal in GOALS.items()
+            if getattr(self, name) < goal
+        ]
 
 
-def score(models: ModelsSpec, *, captions: int = CAPTIONS, pictures: int = PICTURES,
-          told: Callable[[int, int], None] = lambda done, total: None) -> Scores:
+def score(
+    models: ModelsSpec,
+    *,
+    captions: int = CAPTIONS,
+    pictures: int = PICTURES,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> Scores:
     """Score ``models`` with default sampling settings, Stage C → B → A."""
     import numpy as np
     import torch
@@ -64,10 +73,13 @@ def score(models: ModelsSpec, *, captions: int = CAPTIONS, pictures: int = PICTU
     real = {"shape": 0, "all": 0}
     batch = 50
     for start in range(0, captions, batch):
-        part = wanted[start:start + batch]
-        drawn = text_to_image(models, [caption for _, caption in part],
-                              seeds=[SEED * 1000 + start + index for index in range(len(part))],
-                              preview=False)
+        part = wanted[start : start + batch]
+        drawn = text_to_image(
+            models,
+            [caption for _, caption in part],
+            seeds=[SEED * 1000 + start + index for index in range(len(part))],
+            preview=False,
+        )
         for picture, (chosen, caption) in zip(as_bytes(drawn), part):
             answer = verdict(look(picture), parse(caption))
             for name, right in answer.items():
@@ -80,8 +92,13 @@ def score(models: ModelsSpec, *, captions: int = CAPTIONS, pictures: int = PICTU
     again = reconstruct(models, images)
     quality = float(psnr(again, images).mean())
     shares = {name: count / captions for name, count in totals.items()}
-    return Scores(**shares, psnr=quality, judge_shape=real["shape"] / captions,
-                  judge_all=real["all"] / captions, captions=captions)
+    return Scores(
+        **shares,
+        psnr=quality,
+        judge_shape=real["shape"] / captions,
+        judge_all=real["all"] / captions,
+        captions=captions,
+    )
 
 
 def contact_sheet(models: ModelsSpec, count: int = 48) -> Any:
@@ -99,8 +116,9 @@ def contact_sheet(models: ModelsSpec, count: int = 48) -> Any:
     for number, (picture, caption) in enumerate(zip(drawn, captions)):
         x, y = number % columns * cell, number // columns * (cell + text)
         sheet.paste(Image.fromarray(picture).resize((cell, cell), Image.Resampling.NEAREST), (x, y))
-        pen.multiline_text((x + 2, y + cell + 1), _wrapped(caption, 21), fill="black", spacing=1,
-                           font_size=10)
+        pen.multiline_text(
+            (x + 2, y + cell + 1), _wrapped(caption, 21), fill="black", spacing=1, font_size=10
+        )
     return sheet
 
 

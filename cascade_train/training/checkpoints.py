@@ -106,8 +106,13 @@ def promote(position: Position) -> None:
         write_json(info_file, {**info, "kind": "block end"})
 
 
-def write(position: Position, kind: Kind, state: Mapping[str, Tensor],
-          trained: tuple[str, Mapping[str, Tensor], Mapping[str, Any]], seconds: float) -> Path:
+def write(
+    position: Position,
+    kind: Kind,
+    state: Mapping[str, Tensor],
+    trained: tuple[str, Mapping[str, Tensor], Mapping[str, Any]],
+    seconds: float,
+) -> Path:
     """Write the checkpoint of ``position``; it appears whole or not at all.
 
     Raises:
@@ -121,15 +126,25 @@ def write(position: Position, kind: Kind, state: Mapping[str, Tensor],
         beside.mkdir(parents=True)
         result_kind, tensors, settings = trained
         shared = _in_result(state, tensors)
-        _save(beside / STATE, {name: value for name, value in state.items()
-                               if name.partition("/")[0] not in shared})
+        _save(
+            beside / STATE,
+            {name: value for name, value in state.items() if name.partition("/")[0] not in shared},
+        )
         _save(beside / TRAINED_TENSORS, tensors)
         _json(beside / TRAINED_JSON, {"format": 1, "kind": result_kind, "settings": settings})
-        _json(beside / INFO, {
-            "format": 1, "kind": kind, "step": position.step, "position": position.name,
-            "blocks": canonical(position.blocks), "training_seconds": round(seconds, 1),
-            "in_trained": shared, "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        })
+        _json(
+            beside / INFO,
+            {
+                "format": 1,
+                "kind": kind,
+                "step": position.step,
+                "position": position.name,
+                "blocks": canonical(position.blocks),
+                "training_seconds": round(seconds, 1),
+                "in_trained": shared,
+                "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            },
+        )
         if folder.exists():
             shutil.rmtree(folder)
         beside.replace(folder)
@@ -137,7 +152,8 @@ def write(position: Position, kind: Kind, state: Mapping[str, Tensor],
     except Exception as error:
         # safetensors reports a full disk as its own error type, so the cause is told by what it says
         raise CascadeError(
-            f"the checkpoint at step {position.step} could not be written: {error}", where=str(folder),
+            f"the checkpoint at step {position.step} could not be written: {error}",
+            where=str(folder),
             fix="Free space or choose another output folder and run again; what was saved before is whole",
         ) from error
     finally:

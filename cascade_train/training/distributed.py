@@ -27,7 +27,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter], host: Host) -> None:
     start = 0
     for value in values:
         assert value.grad is not None
-        value.grad.copy_(flat[start: start + value.numel()].view_as(value))
+        value.grad.copy_(flat[start : start + value.numel()].view_as(value))
         start += value.numel()
 
 
@@ -104,7 +104,8 @@ def shared_out(make: Callable[[int, int], T], count: int, host: Host) -> list[T]
 def _is_stop(exception: BaseException | None) -> bool:
     """Whether a person's wish ended it: ours, a console's, or ComfyUI's own exception for that."""
     return isinstance(exception, (Interrupted, KeyboardInterrupt)) or (
-        type(exception).__name__ == "InterruptProcessingException")
+        type(exception).__name__ == "InterruptProcessingException"
+    )
 
 
 def wait(host: Host) -> None:

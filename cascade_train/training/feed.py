@@ -111,8 +111,13 @@ class LatentFeed:
     ``encode`` takes pictures (1, 3, H, W) in [0, 1] and returns (1, C, h, w), or (1, …) of any other shape.
     """
 
-    def __init__(self, pixels: PixelFeed, encode: Callable[[Tensor], Tensor], device: torch.device,
-                 store: Store | None = None) -> None:
+    def __init__(
+        self,
+        pixels: PixelFeed,
+        encode: Callable[[Tensor], Tensor],
+        device: torch.device,
+        store: Store | None = None,
+    ) -> None:
         self._pixels, self._encode, self._device, self._store = pixels, encode, device, store
         self._memo: Memo[Hashable, Tensor] = Memo(tensor_bytes)
 
@@ -122,8 +127,14 @@ class LatentFeed:
     def ahead(self, draws: Sequence[Draw]) -> None:
         """Begin to decode those of ``draws`` whose latents are not remembered."""
         dataset, store = self._pixels.dataset, self._store
-        self._pixels.ahead([draw for draw in draws if dataset.view(draw) not in self._memo
-                            and (store is None or dataset.cache_key(draw) not in store)])
+        self._pixels.ahead(
+            [
+                draw
+                for draw in draws
+                if dataset.view(draw) not in self._memo
+                and (store is None or dataset.cache_key(draw) not in store)
+            ]
+        )
 
     def batch(self, draws: Sequence[Draw]) -> Tensor:
         """fp32 (B, C, h, w) on the device."""
@@ -176,8 +187,10 @@ class TextFeed:
             states = encode_text(self._text, self._text.tokenizer, [caption], self._device)
         made = TextStates(states.hidden.float().cpu(), states.pooled.float().cpu(), states.mask.cpu())
         if self._store is not None:
-            self._store.put(text_key(caption), {"hidden": made.hidden.numpy(), "pooled": made.pooled.numpy(),
-                                                "mask": made.mask.numpy()})
+            self._store.put(
+                text_key(caption),
+                {"hidden": made.hidden.numpy(), "pooled": made.pooled.numpy(), "mask": made.mask.numpy()},
+            )
         return made
 
     def _read_or_make(self, caption: str) -> TextStates:

@@ -15,8 +15,10 @@ def pieces(filters: str) -> list[str]:
     found = [piece.strip() for piece in filters.split(",")]
     for piece in found:
         if not re.fullmatch(r"[\w.]*", piece, re.ASCII):
-            raise CascadeError(f"'{piece}' is no part of a layer's name",
-                               fix="Write parts of names, separated by commas: attn, channelwise")
+            raise CascadeError(
+                f"'{piece}' is no part of a layer's name",
+                fix="Write parts of names, separated by commas: attn, channelwise",
+            )
     return [piece for piece in found if piece]
 
 
@@ -31,8 +33,11 @@ def hit(layers: Sequence[str], filters: str) -> list[str]:
         found = [name for name in layers if wanted in name or wanted in native_name(name)]
         if not found:
             near = ", ".join(_near(wanted, layers))
-            raise CascadeError(f"the LoRA filter '{wanted}' hits no layer", typed=("modules", wanted),
-                               fix=f"Use a part of a layer's name, such as {near}")
+            raise CascadeError(
+                f"the LoRA filter '{wanted}' hits no layer",
+                typed=("modules", wanted),
+                fix=f"Use a part of a layer's name, such as {near}",
+            )
         chosen.update(found)
     return [name for name in layers if name in chosen]
 
@@ -68,7 +73,11 @@ def _convolves(key: str, shape: Sequence[int]) -> bool:
 
 def _near(wanted: str, layers: Sequence[str]) -> list[str]:
     """Up to five names that ``wanted`` may have meant, nearest first."""
-    parts = {piece for name in layers for piece in (*native_name(name).split("."), native_name(name))
-             if not piece.isdigit()}
+    parts = {
+        piece
+        for name in layers
+        for piece in (*native_name(name).split("."), native_name(name))
+        if not piece.isdigit()
+    }
     near = difflib.get_close_matches(wanted, sorted(parts), n=5, cutoff=0.4)
     return near or ["attn", "channelwise", "mapper", "kv_mapper"]

@@ -49,9 +49,12 @@ def summary(folder: Path) -> dict[str, Any]:
     last = _last_row(folder)
     target = described(folder).get("target", {})
     return {
-        "name": folder.name, "label": _read(folder).get("label", ""), "folder": str(folder),
+        "name": folder.name,
+        "label": _read(folder).get("label", ""),
+        "folder": str(folder),
         "target": target.get("part") or ("lora" if target.get("is") == "LoRATarget" else "stage_c"),
-        "step": max((each.step for each in saved), default=0), "loss": last.get("loss"),
+        "step": max((each.step for each in saved), default=0),
+        "loss": last.get("loss"),
         "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
         "trained_by": lock.holder(folder),
         "checkpoints": [_about(each) for each in saved],
@@ -70,8 +73,13 @@ def prune(folder: Path, keep_steps: Iterable[int], dry_run: bool = False) -> lis
 
 def _about(saved: checkpoints.Saved) -> dict[str, Any]:
     blocks = [{"steps": block.steps, "learning_rate": block.learning_rate} for block in saved.blocks]
-    return {"name": saved.folder.name, "step": saved.step, "kind": saved.kind, "blocks": blocks,
-            "bytes": sum(path.stat().st_size for path in saved.folder.iterdir())}
+    return {
+        "name": saved.folder.name,
+        "step": saved.step,
+        "kind": saved.kind,
+        "blocks": blocks,
+        "bytes": sum(path.stat().st_size for path in saved.folder.iterdir()),
+    }
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -99,5 +107,7 @@ def _last_row(folder: Path) -> dict[str, Any]:
 
 
 def _touched(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in (folder / METRICS, folder / "run.json") if path.exists()),
-               default=0.0)
+    return max(
+        (path.stat().st_mtime for path in (folder / METRICS, folder / "run.json") if path.exists()),
+        default=0.0,
+    )

@@ -32,13 +32,19 @@ def held(run_folder: Path) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         raise CascadeError(
-            f"this run is being trained by {_holder(run_folder)}", where=str(run_folder),
+            f"this run is being trained by {_holder(run_folder)}",
+            where=str(run_folder),
             fix="Wait for it or stop it, then run again: training continues from its last checkpoint",
         ) from None
     try:
-        write_json(run_folder / HOLDER, {
-            "pid": os.getpid(), "host": socket.gethostname(), "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-        })
+        write_json(
+            run_folder / HOLDER,
+            {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+            },
+        )
         yield
     finally:
         (run_folder / HOLDER).unlink(missing_ok=True)

@@ -70,9 +70,11 @@ class MetricsFile:
         try:
             self._file.flush()
         except OSError as error:
-            raise CascadeError(f"the metrics cannot be written: {error.strerror or error}",
-                               where=self._file.name,
-                               fix="Free space and run again; what was saved before is whole") from error
+            raise CascadeError(
+                f"the metrics cannot be written: {error.strerror or error}",
+                where=self._file.name,
+                fix="Free space and run again; what was saved before is whole",
+            ) from error
 
     def close(self) -> None:
         with suppress(OSError):  # what could not be written has been told by `flush`

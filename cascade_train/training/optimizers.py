@@ -13,8 +13,9 @@ from cascade_train.training.objectives.base import Group
 from cascade_train.training.spec import Block, OptimizerSpec
 
 
-def learning_rate(spec: OptimizerSpec, base: float, step: int, total: int,
-                  block: Block | None = None) -> float:
+def learning_rate(
+    spec: OptimizerSpec, base: float, step: int, total: int, block: Block | None = None
+) -> float:
     """The rate of the update that takes the run from ``step`` to ``step + 1``.
 
     Linear warm-up over ``spec.warmup`` steps, then ``base`` (constant), or falling to 0 at ``total`` steps
@@ -32,8 +33,9 @@ def learning_rate(spec: OptimizerSpec, base: float, step: int, total: int,
     return base * warm
 
 
-def build_optimizer(spec: OptimizerSpec, groups: Sequence[Group],
-                    device: torch.device) -> torch.optim.Optimizer:
+def build_optimizer(
+    spec: OptimizerSpec, groups: Sequence[Group], device: torch.device
+) -> torch.optim.Optimizer:
     """The torch optimizer that ``spec`` names over ``groups`` (empty ones left out).
 
     Each torch group carries ``base``, its own learning rate before the schedule.
@@ -45,10 +47,14 @@ def build_optimizer(spec: OptimizerSpec, groups: Sequence[Group],
     for group in groups:
         if group.parameters:
             rate = spec.learning_rate if group.learning_rate is None else group.learning_rate
-            torch_groups.append({
-                "params": list(group.parameters.values()), "base": rate, "lr": rate,
-                "weight_decay": spec.weight_decay if group.decay else 0.0,
-            })
+            torch_groups.append(
+                {
+                    "params": list(group.parameters.values()),
+                    "base": rate,
+                    "lr": rate,
+                    "weight_decay": spec.weight_decay if group.decay else 0.0,
+                }
+            )
     if not torch_groups:
         raise CascadeError("there is nothing to train", fix="Choose modules or tokens to train")
     if spec.name == "adamw":

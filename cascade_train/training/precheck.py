@@ -24,8 +24,11 @@ def check(spec: RunSpec) -> str:
         CascadeError: settings that cannot train, a filter that hits no layer of the models, an expression
             that finds no word of theirs.
     """
-    for what, value, low in (("batch size", spec.batch_size, 1), ("accumulation", spec.accumulation, 1),
-                             ("planned total of steps", spec.total_steps, 1)):
+    for what, value, low in (
+        ("batch size", spec.batch_size, 1),
+        ("accumulation", spec.accumulation, 1),
+        ("planned total of steps", spec.total_steps, 1),
+    ):
         if value < low:
             raise CascadeError(f"the {what} is {value}", fix=f"Use {low} or more")
     for what, share in (("caption dropout", spec.caption_dropout), ("image share", spec.image_share)):
@@ -39,13 +42,21 @@ def check(spec: RunSpec) -> str:
     other = theirs != spec.objective
     if isinstance(spec.target, LoRATarget):
         if other and not spec.target.modules.strip():
-            raise CascadeError(f"tokens alone cannot make these models predict {spec.objective}",
-                               fix=f"Choose the objective {theirs}, which is theirs")
+            raise CascadeError(
+                f"tokens alone cannot make these models predict {spec.objective}",
+                fix=f"Choose the objective {theirs}, which is theirs",
+            )
         _adapters(spec.target, spec.models)
         if spec.target.tokens is not None:
             _tokens(spec.target.tokens, spec.models)
-    return (f"the models predict {theirs} and the objective is {spec.objective}: they draw noise until they "
-            "have learned that anew, for which a LoRA seldom suffices") if other else ""
+    return (
+        (
+            f"the models predict {theirs} and the objective is {spec.objective}: they draw noise until they "
+            "have learned that anew, for which a LoRA seldom suffices"
+        )
+        if other
+        else ""
+    )
 
 
 def _theirs(spec: RunSpec) -> str:
@@ -66,8 +77,11 @@ def _predicted(models: ModelsSpec, part: Part) -> str:
 def _adapters(target: LoRATarget, models: ModelsSpec) -> None:
     if not target.modules.strip():
         if target.tokens is None:
-            raise CascadeError("the LoRA has no layers: its filter is empty",
-                               fix="Use attn, or wire tokens to train alone", typed=("modules", ""))
+            raise CascadeError(
+                "the LoRA has no layers: its filter is empty",
+                fix="Use attn, or wire tokens to train alone",
+                typed=("modules", ""),
+            )
         return
     if target.rank < 1:
         raise CascadeError(f"a LoRA of rank {target.rank}", fix="Use 1 or more")

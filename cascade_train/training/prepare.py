@@ -36,13 +36,15 @@ def store_for(dataset: Dataset, models: ModelsSpec, part: Part, host: Host) -> S
     if spec is None or wanted is None or not getattr(spec, wanted):
         return None
     applied = models.applied if part == "text" else ()
-    name = digest([part, part_file(models, part).content, applied, models.precision,
-                   host.device.partition(":")[0]])
+    name = digest(
+        [part, part_file(models, part).content, applied, models.precision, host.device.partition(":")[0]]
+    )
     return open_store(host.folders.cache, wanted, name, f"{part} of {models.name}")  # type: ignore[arg-type]
 
 
-def with_caches(dataset: Dataset, models: ModelsSpec, *, latents: bool, texts: bool, crops: int, ahead: bool,
-                host: Host) -> Dataset:
+def with_caches(
+    dataset: Dataset, models: ModelsSpec, *, latents: bool, texts: bool, crops: int, ahead: bool, host: Host
+) -> Dataset:
     """``dataset`` with caches on disk, worked out now where ``ahead``.
 
     Raises:
@@ -107,8 +109,9 @@ def _fill(dataset: Dataset, models: ModelsSpec, host: Host) -> None:
     host.progress(len(opened), len(opened), f"cached {len(opened)} samples, {size / 1e6:.1f} MB on disk")
     for store in stores:
         if store.trouble:
-            host.warn(f"the cache could not be written ({store.trouble}); "
-                      "what is missing is worked out again")
+            host.warn(
+                f"the cache could not be written ({store.trouble}); what is missing is worked out again"
+            )
 
 
 def views(dataset: OpenDataset, sample: int) -> list[Draw]:
@@ -127,8 +130,9 @@ def caption_variants(dataset: OpenDataset, sample: int) -> list[str]:
     return [dataset.caption(Draw(0, sample, 0, 0, (0.5, 0.5), chance)) for chance in chances]
 
 
-def look_at(dataset: Dataset, models: Any, *, count: int, seed: int, batch_size: int,
-            host: Host) -> tuple[Tensor, str]:
+def look_at(
+    dataset: Dataset, models: Any, *, count: int, seed: int, batch_size: int, host: Host
+) -> tuple[Tensor, str]:
     """A grid (1, H, W, 3) of pictures as a run with ``seed`` shows them, and the dataset's report.
 
     ``models`` may be None: then sizes are those of Stable Cascade.

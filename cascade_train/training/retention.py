@@ -27,8 +27,14 @@ def prunable(run_folder: Path, keep_steps: Iterable[int] = ()) -> list[Saved]:
     of the others trains it again, from the newest one before it.
     """
     everything, keep = listed(run_folder), set(keep_steps)
-    return [saved for saved in everything if saved.step not in keep and any(
-        later.step > saved.step and cut(later.blocks, saved.step) == saved.blocks for later in everything)]
+    return [
+        saved
+        for saved in everything
+        if saved.step not in keep
+        and any(
+            later.step > saved.step and cut(later.blocks, saved.step) == saved.blocks for later in everything
+        )
+    ]
 
 
 def delete(saved: Iterable[Saved]) -> int:
@@ -43,4 +49,3 @@ def delete(saved: Iterable[Saved]) -> int:
         shutil.rmtree(gone, ignore_errors=True)
         count += 1
     return count
-

@@ -47,9 +47,16 @@ def start(spec: RunSpec, host: Host) -> Position:
     return Position(spec, (), str(folder))
 
 
-def train(position: Position, steps: int, *, host: Host, learning_rate: float | None = None,
-          preview: Preview | None = None, preview_every: int = 0,
-          save_seconds: float = SAVE_SECONDS) -> tuple[Position, Metrics]:
+def train(
+    position: Position,
+    steps: int,
+    *,
+    host: Host,
+    learning_rate: float | None = None,
+    preview: Preview | None = None,
+    preview_every: int = 0,
+    save_seconds: float = SAVE_SECONDS,
+) -> tuple[Position, Metrics]:
     """Train ``steps`` optimizer updates on from ``position``.
 
     When the later position is on disk, returns at once. Else continues from the newest checkpoint on the way
@@ -79,8 +86,14 @@ def train(position: Position, steps: int, *, host: Host, learning_rate: float | 
             host.warn(line)
         return goal, read_metrics(goal)
     _describe(goal.spec, folder, host)  # the folder may have been deleted since the run was started
-    with _memory_errors(goal), _held(folder, host), torch.inference_mode(False), torch.enable_grad(), \
-            _own_random_state(host), _repeatable(host):
+    with (
+        _memory_errors(goal),
+        _held(folder, host),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        _own_random_state(host),
+        _repeatable(host),
+    ):
         trainer = _at_newest(goal, host)
         _warn_past_schedule(goal, host)
         if host.rank == 0:
@@ -99,8 +112,11 @@ def checkpoint_of(position: Position) -> Path:
     """
     folder = checkpoints.folder_of(position)
     if not checkpoints.exists(position):
-        raise CascadeError(f"step {position.step} of this run is not on disk", where=position.folder,
-                           fix="Train to it first" if position.step else "Train at least one step first")
+        raise CascadeError(
+            f"step {position.step} of this run is not on disk",
+            where=position.folder,
+            fix="Train to it first" if position.step else "Train at least one step first",
+        )
     return folder
 
 
@@ -125,8 +141,14 @@ def _at_newest(goal: Position, host: Host) -> Trainer:
     newest = on_disk[0].step if on_disk else 0
     name, trainer = next(iter(_live.items()), ("", None))
     _live.clear()
-    if trainer is not None and newest <= trainer.step < goal.step and trainer.whole and trainer.host is host \
-            and trainer.spec == goal.spec and checkpoints.truncated(goal, trainer.step).name == name:
+    if (
+        trainer is not None
+        and newest <= trainer.step < goal.step
+        and trainer.whole
+        and trainer.host is host
+        and trainer.spec == goal.spec
+        and checkpoints.truncated(goal, trainer.step).name == name
+    ):
         return trainer
     del trainer
     host.make_room()
@@ -137,14 +159,14 @@ def _at_newest(goal: Position, host: Host) -> Trainer:
             fresh.restore(state, saved.step)
             return fresh
         except Exception as error:
-            host.warn(f"the checkpoint {saved.folder.name} cannot be read ({error}): "
-                      "going back to the one before")
+            host.warn(
+                f"the checkpoint {saved.folder.name} cannot be read ({error}): going back to the one before"
+            )
             fresh = Trainer(goal.spec, host)
     return fresh
 
 
-def _train_to(goal: Position, trainer: Trainer, host: Host, previews: Previews,
-              save_seconds: float) -> None:
+def _train_to(goal: Position, trainer: Trainer, host: Host, previews: Previews, save_seconds: float) -> None:
     """Advance ``trainer`` to ``goal``, saving on the way, at the end and on any exception."""
     first, began = trainer.step, time.monotonic()
     last_saved = last_shown = began
@@ -225,11 +247,22 @@ def _describe(spec: RunSpec, folder: Path, host: Host) -> None:
     if host.rank != 0 or described.exists():
         return
     try:
-        write_json(described, {"format": 1, "digest": spec.digest, "label": spec.label,
-                               "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "spec": canonical(spec)})
+        write_json(
+            described,
+            {
+                "format": 1,
+                "digest": spec.digest,
+                "label": spec.label,
+                "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                "spec": canonical(spec),
+            },
+        )
     except OSError as error:
-        raise CascadeError(f"the run folder cannot be written: {error.strerror or error}", where=str(folder),
-                           fix="Choose an output folder that you may write to") from error
+        raise CascadeError(
+            f"the run folder cannot be written: {error.strerror or error}",
+            where=str(folder),
+            fix="Choose an output folder that you may write to",
+        ) from error
 
 
 @contextmanager
@@ -263,9 +296,11 @@ def _memory_errors(goal: Position) -> Iterator[None]:
             advice.append("train in bf16")
         if spec.models.precision != "bf16":
             advice.append("load the models in bf16")
-        raise CascadeError("the device has too little memory for this run",
-                           fix=f"To need less: {', '.join([*advice, 'use smaller pictures or models'])}. "
-                               "What was trained so far is kept") from error
+        raise CascadeError(
+            "the device has too little memory for this run",
+            fix=f"To need less: {', '.join([*advice, 'use smaller pictures or models'])}. "
+            "What was trained so far is kept",
+        ) from error
 
 
 @contextmanager
@@ -290,11 +325,15 @@ def _repeatable(host: Host) -> Iterator[None]:
 
 def _warn_past_schedule(goal: Position, host: Host) -> None:
     spec = goal.spec
-    if goal.step > spec.total_steps and spec.optimizer.schedule != "constant" \
-            and goal.blocks[-1].learning_rate is None:
-        host.warn(f"the {spec.optimizer.schedule} schedule reaches 0 at step {spec.total_steps}: "
-                  f"the steps from there to {goal.step} change nothing")
+    if (
+        goal.step > spec.total_steps
+        and spec.optimizer.schedule != "constant"
+        and goal.blocks[-1].learning_rate is None
+    ):
+        host.warn(
+            f"the {spec.optimizer.schedule} schedule reaches 0 at step {spec.total_steps}: "
+            f"the steps from there to {goal.step} change nothing"
+        )
 
 
-__all__ = ["Look", "Metrics", "Preview", "checkpoint_of", "metrics", "release", "start", "train",
-           "trained"]
+__all__ = ["Look", "Metrics", "Preview", "checkpoint_of", "metrics", "release", "start", "train", "trained"]

@@ -48,8 +48,10 @@ def with_tokens(target: Target | None, new: str, existing: str, learning_rate: f
             tokens cannot join.
     """
     if target is not None and not isinstance(target, LoRATarget):
-        raise CascadeError("tokens are trained alone or beside a LoRA, not beside full weights",
-                           fix="Wire a LoRA, or nothing, into target")
+        raise CascadeError(
+            "tokens are trained alone or beside a LoRA, not beside full weights",
+            fix="Wire a LoRA, or nothing, into target",
+        )
     pairs, patterns = new_tokens(new), existing_tokens(existing)
     if not pairs and not patterns:
         raise CascadeError("no tokens are named", fix="Write a line such as [concept] = ^shape</w>$")
@@ -67,12 +69,16 @@ def new_tokens(text: str) -> tuple[tuple[str, str], ...]:
     for line in _lines(text):
         name, equals, pattern = (piece.strip() for piece in line.partition("="))
         if not equals or not re.fullmatch(r"\[[^\s\[\]]+\]|[^\s\[\]]+", name) or not pattern:
-            raise CascadeError(f"'{line}' does not describe a new token",
-                               fix="Write [name] = regular expression, such as [concept] = ^shape</w>$")
+            raise CascadeError(
+                f"'{line}' does not describe a new token",
+                fix="Write [name] = regular expression, such as [concept] = ^shape</w>$",
+            )
         name = name.strip("[]")
         if name in pairs:
-            raise CascadeError(f"the token [{name}] is there twice",
-                               fix="Keep one line; ^(cat|dog)</w>$ starts it as the mean of two words")
+            raise CascadeError(
+                f"the token [{name}] is there twice",
+                fix="Keep one line; ^(cat|dog)</w>$ starts it as the mean of two words",
+            )
         compiled(pattern)
         pairs[name] = pattern
     return tuple(pairs.items())
@@ -126,8 +132,11 @@ def found_entries(
     names = {name: f"[{name}]" for name, _ in spec.new}
     for name, written in names.items():
         if written in vocabulary:
-            raise CascadeError(f"the token {written} exists already", typed=("new_tokens", name),
-                               fix=f"Choose another name, or train it on in existing_tokens: ^\\[{name}\\]$")
+            raise CascadeError(
+                f"the token {written} exists already",
+                typed=("new_tokens", name),
+                fix=f"Choose another name, or train it on in existing_tokens: ^\\[{name}\\]$",
+            )
     new = [_found("new_tokens", pattern, vocabulary, special) for _, pattern in spec.new]
     existing: dict[str, None] = {}
     for pattern in spec.existing:
@@ -149,7 +158,8 @@ def _found(name: str, pattern: str, vocabulary: Mapping[str, int], special: Coll
                 found.append(entry)
     except TimeoutError:
         raise CascadeError(
-            f"the expression '{pattern}' takes too long to search for", typed=(name, pattern),
+            f"the expression '{pattern}' takes too long to search for",
+            typed=(name, pattern),
             fix="Do not repeat what repeats already, as in (a|a)*; write one such as ^(cat|dog)</w>$",
         ) from None
     if not found:
@@ -158,14 +168,18 @@ def _found(name: str, pattern: str, vocabulary: Mapping[str, int], special: Coll
         plain = re.sub(r"[^\w]|</w>", "", pattern.replace("</w>", ""))
         near = get_close_matches(f"{plain}</w>", list(vocabulary), n=3, cutoff=0.5)
         hint = f"; near it are {', '.join(near)}" if near else ""
-        raise CascadeError(f"no vocabulary entry matches the expression '{pattern}'", typed=(name, pattern),
-                           fix=f"Entries that end a word end in </w>, such as {_example(vocabulary)}{hint}")
+        raise CascadeError(
+            f"no vocabulary entry matches the expression '{pattern}'",
+            typed=(name, pattern),
+            fix=f"Entries that end a word end in </w>, such as {_example(vocabulary)}{hint}",
+        )
     return sorted(found, key=lambda entry: vocabulary[entry])
 
 
 def _example(vocabulary: Mapping[str, int]) -> str:
-    return max((entry for entry in vocabulary if re.fullmatch(r"[a-z]{3,8}</w>", entry)), key=len,
-               default="cat</w>")
+    return max(
+        (entry for entry in vocabulary if re.fullmatch(r"[a-z]{3,8}</w>", entry)), key=len, default="cat</w>"
+    )
 
 
 def compiled(pattern: str) -> Any:
@@ -178,13 +192,15 @@ def compiled(pattern: str) -> Any:
 
     counts = [max(1, int(count)) for count in re.findall(r"[{,]\s*(\d+)\s*(?=[,}])", pattern)]
     if len(pattern) > LONGEST or math.prod(counts) > REPEATS:
-        raise CascadeError(f"'{pattern[:60]}' is too large for an expression over words",
-                           fix="Write one such as ^shape</w>$")
+        raise CascadeError(
+            f"'{pattern[:60]}' is too large for an expression over words", fix="Write one such as ^shape</w>$"
+        )
     try:
         return regex.compile(pattern)
     except (regex.error, OverflowError, RecursionError, ValueError) as error:
-        raise CascadeError(f"'{pattern}' is not a regular expression: {error}",
-                           fix="Write one such as ^shape</w>$") from None
+        raise CascadeError(
+            f"'{pattern}' is not a regular expression: {error}", fix="Write one such as ^shape</w>$"
+        ) from None
 
 
 def _lines(text: str) -> list[str]:

@@ -76,11 +76,17 @@ class Trainer:
         share_buffers(objective.buffers().values() if self.moves_buffers else (), self.host)
         self.step += 1
         self.whole = True
-        row: dict[str, Any] = {"step": self.step, "loss": loss, "weighted": float(weighted.mean()),
-                               "lr": rate, "grad_norm": norm}
+        row: dict[str, Any] = {
+            "step": self.step,
+            "loss": loss,
+            "weighted": float(weighted.mean()),
+            "lr": rate,
+            "grad_norm": norm,
+        }
         for name in scored[0].parts:
             row[name] = sum(item.parts[name] * len(item.raw) for item in scored) / sum(
-                len(item.raw) for item in scored)
+                len(item.raw) for item in scored
+            )
         return row
 
     def _micro_batches(self, step: int) -> list[MicroBatch]:
@@ -88,14 +94,17 @@ class Trainer:
         spec = self.spec
         draws = self.objective.dataset.draws(spec.seed, step, spec.batch_size)
         world, rank = self.host.world_size, self.host.rank
-        mine = draws[len(draws) * rank // world: len(draws) * (rank + 1) // world]
+        mine = draws[len(draws) * rank // world : len(draws) * (rank + 1) // world]
         if not mine:
-            raise CascadeError(f"a batch of {spec.batch_size} samples cannot be shared by {world} processes",
-                               fix=f"Use a batch size of {world} or more")
+            raise CascadeError(
+                f"a batch of {spec.batch_size} samples cannot be shared by {world} processes",
+                fix=f"Use a batch size of {world} or more",
+            )
         pieces = max(1, min(spec.accumulation, len(mine)))
         bounds = [len(mine) * piece // pieces for piece in range(pieces + 1)]
-        return [MicroBatch(spec.seed, step, tuple(mine[start:end]))
-                for start, end in itertools.pairwise(bounds)]
+        return [
+            MicroBatch(spec.seed, step, tuple(mine[start:end])) for start, end in itertools.pairwise(bounds)
+        ]
 
     def _micro(self, batch: MicroBatch) -> Scored:
         """Forward and backward of one micro-batch, whose dropout is a function of where it stands."""
@@ -110,8 +119,10 @@ class Trainer:
 
     def _gathered(self, scored: list[Scored]) -> tuple[Tensor, Tensor, Tensor | None]:
         """Unweighted and weighted losses and logSNRs of the global batch, in order, on the CPU."""
-        columns = [torch.cat([item.raw.detach().float() for item in scored]),
-                   torch.cat([item.loss.detach().float() for item in scored])]
+        columns = [
+            torch.cat([item.raw.detach().float() for item in scored]),
+            torch.cat([item.loss.detach().float() for item in scored]),
+        ]
         snrs = [item.log_snr for item in scored if item.log_snr is not None]
         if snrs:
             columns.append(torch.cat(snrs).float())
@@ -137,8 +148,13 @@ class Trainer:
             out.update({f"ema/{name}": value for name, value in self.ema.values.items()})
         for parameter, moments in self.optimizer.state.items():
             name = self.names[id(parameter)]
-            out.update({f"optimizer/{key}/{name}": value for key, value in moments.items()
-                        if isinstance(value, Tensor)})
+            out.update(
+                {
+                    f"optimizer/{key}/{name}": value
+                    for key, value in moments.items()
+                    if isinstance(value, Tensor)
+                }
+            )
         return out
 
     @torch.no_grad()
@@ -166,7 +182,8 @@ class Trainer:
             self.optimizer.state[parameter][kind] = (
                 value.to(value.device if counter else parameter.device, copy=True)
                 if counter or value.shape != parameter.shape
-                else torch.empty_like(parameter, dtype=value.dtype).copy_(value))
+                else torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+            )
         self.step = step
         self.whole = True
 
@@ -183,4 +200,4 @@ class Trainer:
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}
+    return {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}

@@ -145,8 +145,18 @@ def main() -> int:
     results = {"ours": ours(args.nodes, args.runs)}
     if os.environ.get("COMFYUI_PATH"):
         done = subprocess.run(
-            [os.environ.get("COMFYUI_PYTHON", sys.executable), __file__, "--inside-comfyui", "--nodes",
-             str(args.nodes), "--runs", str(args.runs)], capture_output=True, text=True, check=False,
+            [
+                os.environ.get("COMFYUI_PYTHON", sys.executable),
+                __file__,
+                "--inside-comfyui",
+                "--nodes",
+                str(args.nodes),
+                "--runs",
+                str(args.runs),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             print(f"ComfyUI's executor did not run:\n{done.stderr[-2000:]}", file=sys.stderr)

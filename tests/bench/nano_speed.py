@@ -35,8 +35,12 @@ def main() -> int:
     began = time.perf_counter()
     text_to_image(models, captions, seeds=list(range(16)), preview=False)
     drawing = time.perf_counter() - began
-    numbers = {"first_load_with_libraries": round(libraries, 3), "load": round(loading, 3),
-               "sixteen_pictures": round(drawing, 3), "threads": args.threads}
+    numbers = {
+        "first_load_with_libraries": round(libraries, 3),
+        "load": round(loading, 3),
+        "sixteen_pictures": round(drawing, 3),
+        "threads": args.threads,
+    }
     for name, value in numbers.items():
         print(f"{name:<28} {value}")
     if args.json:

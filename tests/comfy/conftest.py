@@ -79,7 +79,8 @@ class Server:
 
     def post(self, path: str, value: Any) -> Any:
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", json.dumps(value).encode(),
+            f"http://127.0.0.1:{self.port}{path}",
+            json.dumps(value).encode(),
             {"Content-Type": "application/json"},
         )
         try:
@@ -92,7 +93,8 @@ class Server:
     def refusal(self, prompt: dict[str, Any]) -> dict[str, Any]:
         """What the server answers to a prompt that it does not queue: ``error`` and ``node_errors``."""
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/prompt", json.dumps({"prompt": prompt}).encode(),
+            f"http://127.0.0.1:{self.port}/prompt",
+            json.dumps({"prompt": prompt}).encode(),
             {"Content-Type": "application/json"},
         )
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -118,8 +120,9 @@ class Queued:
         threading.Thread(target=self._listen, daemon=True).start()
         assert self._listening.wait(30), "the websocket did not open"
         extra = {"extra_pnginfo": {"workflow": workflow}} if workflow is not None else {}
-        self.id = server.post("/prompt", {"prompt": prompt, "client_id": self._client,
-                                          "extra_data": extra})["prompt_id"]
+        self.id = server.post("/prompt", {"prompt": prompt, "client_id": self._client, "extra_data": extra})[
+            "prompt_id"
+        ]
 
     def _listen(self) -> None:
         import asyncio
@@ -223,10 +226,25 @@ def server(comfyui: Path, comfyui_python: str, tmp_path_factory: pytest.TempPath
     port, log = free_port(), base / "log.txt"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [comfyui_python, "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(port),
-             "--base-directory", str(base), "--disable-auto-launch", "--disable-api-nodes",
-             "--preview-method", "auto"],
-            cwd=comfyui, env=environment(), stdout=sink, stderr=subprocess.STDOUT,
+            [
+                comfyui_python,
+                "main.py",
+                "--cpu",
+                "--listen",
+                "127.0.0.1",
+                "--port",
+                str(port),
+                "--base-directory",
+                str(base),
+                "--disable-auto-launch",
+                "--disable-api-nodes",
+                "--preview-method",
+                "auto",
+            ],
+            cwd=comfyui,
+            env=environment(),
+            stdout=sink,
+            stderr=subprocess.STDOUT,
         )
     running = Server(process, port, base, log)
     try:
@@ -270,8 +288,13 @@ def headless(comfyui_python: str, library: Path) -> Any:
 
     def call(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [comfyui_python, "-m", "cascade_train.cli", *map(str, words)], cwd=cwd, text=True,
-            capture_output=True, timeout=300, env=environment(PYTHONPATH=str(library)), encoding="utf-8",
+            [comfyui_python, "-m", "cascade_train.cli", *map(str, words)],
+            cwd=cwd,
+            text=True,
+            capture_output=True,
+            timeout=300,
+            env=environment(PYTHONPATH=str(library)),
+            encoding="utf-8",
         )
 
     return call
@@ -288,7 +311,8 @@ class Graph:
         from cascade_train.graph.schema import inputs_of
 
         defaults = {
-            entry.name: entry.default for entry in inputs_of(self.info[class_type])
+            entry.name: entry.default
+            for entry in inputs_of(self.info[class_type])
             if entry.required and entry.default is not None
         }
         node_id = str(len(self.prompt) + 1)
@@ -298,11 +322,14 @@ class Graph:
     def training(self, *blocks: int, seed: int = 0, total: int = 100) -> str:
         """nano, the bundled pictures and a LoRA, trained block by block; the id of the last block."""
         run = self.add(
-            "CascadeTrainingRun", models=[self.add("CascadeLoadStableCascade"), 0],
+            "CascadeTrainingRun",
+            models=[self.add("CascadeLoadStableCascade"), 0],
             dataset=[self.add("CascadeImageFolder", path="bundled/crescent"), 0],
             target=[self.add("CascadeLoRATarget", rank=2), 0],
             optimizer=[self.add("CascadeOptimizer", learning_rate=1e-3), 0],
-            seed=seed, batch_size=2, total_steps=total,
+            seed=seed,
+            batch_size=2,
+            total_steps=total,
         )
         for steps in blocks:
             run = self.add("CascadeTrainSteps", run=[run, 0], steps=steps)

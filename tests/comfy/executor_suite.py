@@ -1,6 +1,6 @@
 """Runs inside ComfyUI's Python: ComfyUI's own executor tests, with our executor in place of its server.
 
-    python executor_suite.py COMFYUI_FOLDER WORK_FOLDER SITE_PACKAGES_WITH_PYTEST
+python executor_suite.py COMFYUI_FOLDER WORK_FOLDER SITE_PACKAGES_WITH_PYTEST
 """
 
 from __future__ import annotations
@@ -102,14 +102,20 @@ class Client:
         except CascadeError as error:
             raise refused(str(error)) from None
         for node in report.failed:
-            raise RuntimeError({
-                "prompt_id": "prompt", "node_id": node.node_id, "exception_message": node.error,
-                "exception_type": node.error.split(":")[0], "traceback": [node.trace],
-            })
+            raise RuntimeError(
+                {
+                    "prompt_id": "prompt",
+                    "node_id": node.node_id,
+                    "exception_message": node.error,
+                    "exception_type": node.error.split(":")[0],
+                    "traceback": [node.trace],
+                }
+            )
         folders = {"output": host.folders.output, "temp": host.folders.temp}
         for node_id, ui in report.outputs().items():
-            pictures = [Image.open(folders[i["type"]] / i["subfolder"] / i["filename"])
-                        for i in ui.get("images", ())]
+            pictures = [
+                Image.open(folders[i["type"]] / i["subfolder"] / i["filename"]) for i in ui.get("images", ())
+            ]
             result.outputs[node_id] = {**ui, "image_objects": pictures}
         return result
 
@@ -149,8 +155,22 @@ for group in (tests.TestExecution, async_tests.TestAsyncNodes):
             setattr(group, name, no_server)
     group.shared_client = shared_client
 
-sys.exit(pytest.main(
-    ["--import-mode=importlib", "--noconftest", "--rootdir", str(FOLDER), "-c", str(WORK / "none.ini"),
-     "-p", "no:cacheprovider", "-k", f"not ({NOT_OURS})", str(FOLDER / "tests/execution/test_execution.py"),
-     str(FOLDER / "tests/execution/test_async_nodes.py")], plugins=[Plugin()],
-))
+sys.exit(
+    pytest.main(
+        [
+            "--import-mode=importlib",
+            "--noconftest",
+            "--rootdir",
+            str(FOLDER),
+            "-c",
+            str(WORK / "none.ini"),
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            f"not ({NOT_OURS})",
+            str(FOLDER / "tests/execution/test_execution.py"),
+            str(FOLDER / "tests/execution/test_async_nodes.py"),
+        ],
+        plugins=[Plugin()],
+    )
+)

@@ -123,7 +123,8 @@ def test_an_interrupted_training_goes_on_where_it_was_and_ends_the_same(
     before = set((server.output / "cascade" / "runs").glob("*"))
     queued = server.queue(graph.prompt)
     queued.wait_for(
-        lambda m: m["type"] == "progress" and m["data"]["node"] == run and m["data"]["value"] >= 3)
+        lambda m: m["type"] == "progress" and m["data"]["node"] == run and m["data"]["value"] >= 3
+    )
     server.post("/interrupt", {})
     assert queued.finished(60)["type"] == "execution_interrupted"
     (folder,) = set((server.output / "cascade" / "runs").glob("*")) - before
@@ -139,7 +140,8 @@ def test_an_interrupted_training_goes_on_where_it_was_and_ends_the_same(
     done = headless("run", file, "--output-dir", "out", "--device", "cpu", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "out" / "stopped.safetensors").read_bytes() == (
-        server.output / "stopped.safetensors").read_bytes()
+        server.output / "stopped.safetensors"
+    ).read_bytes()
 
 
 def test_previews_texts_and_warnings_reach_the_browser(server: Any) -> None:
@@ -171,13 +173,18 @@ def test_a_workflow_of_this_project_runs_as_it_stands(
     info = server.get("/object_info")
     prompt = to_prompt(read_workflow(workflow), info)
     counts = {"steps": 2, "steps_c": 2, "steps_b": 1, "pictures": 1, "batch_size": 2}
-    few = [f"{key}.{entry}={value}" for key, node in prompt.items() for entry, value in counts.items()
-           if entry in node["inputs"]]
+    few = [
+        f"{key}.{entry}={value}"
+        for key, node in prompt.items()
+        for entry, value in counts.items()
+        if entry in node["inputs"]
+    ]
     queued = server.queue(apply_settings(prompt, few, info))
     assert queued.finished()["type"] == "execution_success", queued.messages[-3:]
     options = [word for setting in few for word in ("--set", setting)]
     done = headless(
-        "run", workflow, *options, "--output-dir", "out", "--device", "cpu", "--json", cwd=tmp_path)
+        "run", workflow, *options, "--output-dir", "out", "--device", "cpu", "--json", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
     ours = json.loads(done.stdout.splitlines()[-1])

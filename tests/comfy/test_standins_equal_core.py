@@ -65,8 +65,14 @@ def test_core_and_stand_ins_write_the_same_bytes(
         add("PreviewAny", source=[add("LoadImageMask", image="rgba.png", channel=channel), 0])
     for method in METHODS:
         for crop, width, height in (("disabled", 17, 0), ("center", 33, 50), ("center", 64, 16)):
-            scaled = add("ImageScale", image=[loaded["rgb"], 0], upscale_method=method, width=width,
-                         height=height, crop=crop)
+            scaled = add(
+                "ImageScale",
+                image=[loaded["rgb"], 0],
+                upscale_method=method,
+                width=width,
+                height=height,
+                crop=crop,
+            )
             save(scaled, f"{method}_{crop}_{width}")
     save(add("ImageBatch", image1=[loaded["rgb"], 0], image2=[loaded["palette"], 0]), "batch")
     save(add("EmptyImage", width=9, height=5, batch_size=2, color=0xABCDEF), "empty")
@@ -78,18 +84,34 @@ def test_core_and_stand_ins_write_the_same_bytes(
     file.write_text(json.dumps(prompt), encoding="utf-8")
     shown = {}
     for name, more in (("core", ["--comfyui", comfyui]), ("ours", [])):
-        done = headless("run", file, "--input-dir", pictures, "--output-dir", name, "--device", "cpu",
-                        "--json", *more, cwd=tmp_path)
+        done = headless(
+            "run",
+            file,
+            "--input-dir",
+            pictures,
+            "--output-dir",
+            name,
+            "--device",
+            "cpu",
+            "--json",
+            *more,
+            cwd=tmp_path,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         report = json.loads(done.stdout.splitlines()[-1])
         shown[name] = {node["id"]: node.get("ui") for node in report["nodes"]}
     assert shown["core"] == shown["ours"]
 
-    files = {name: sorted(p.relative_to(tmp_path / name) for p in (tmp_path / name).rglob("*.png"))
-             for name in ("core", "ours")}
+    files = {
+        name: sorted(p.relative_to(tmp_path / name) for p in (tmp_path / name).rglob("*.png"))
+        for name in ("core", "ours")
+    }
     assert files["core"] == files["ours"] and len(files["ours"]) >= 20
-    differ = [str(p) for p in files["ours"]
-              if (tmp_path / "core" / p).read_bytes() != (tmp_path / "ours" / p).read_bytes()]
+    differ = [
+        str(p)
+        for p in files["ours"]
+        if (tmp_path / "core" / p).read_bytes() != (tmp_path / "ours" / p).read_bytes()
+    ]
     assert differ == []
 
 
@@ -105,8 +127,15 @@ def test_the_schemas_of_the_stand_ins_are_cores(server: Any, tmp_path: Path) -> 
         for entry, theirs in zip(inputs_of(ours[name]), inputs_of(core[name]), strict=True):
             kind = (theirs.name, theirs.type, theirs.required)
             assert (entry.name, entry.type, entry.required) == kind, name
-            for option in ("default", "min", "max", "step", "multiline", "control_after_generate",
-                           "image_upload"):
+            for option in (
+                "default",
+                "min",
+                "max",
+                "step",
+                "multiline",
+                "control_after_generate",
+                "image_upload",
+            ):
                 if option == "control_after_generate":  # True, or in later cores the mode it starts in
                     assert bool(entry.options.get(option)) == bool(theirs.options.get(option)), name
                 elif option in theirs.options:
@@ -126,7 +155,8 @@ def test_other_packs_nodes_run_headless(comfyui: Path, headless: Any, tmp_path: 
         (folder / entry.name).symlink_to(entry, target_is_directory=entry.is_dir())
     (folder / "extra_model_paths.yaml").unlink(missing_ok=True)
     (folder / "extra_model_paths.yaml").write_text(
-        f"mine:\n  base_path: '{tmp_path.as_posix()}'\n  custom_nodes: packs\n", encoding="utf-8")
+        f"mine:\n  base_path: '{tmp_path.as_posix()}'\n  custom_nodes: packs\n", encoding="utf-8"
+    )
     pack = tmp_path / "packs" / "double"
     pack.mkdir(parents=True)
     (pack / "__init__.py").write_text(
@@ -137,7 +167,9 @@ def test_other_packs_nodes_run_headless(comfyui: Path, headless: Any, tmp_path: 
         "    @classmethod\n"
         "    def INPUT_TYPES(cls):\n        return {'required': {'value': ('INT', {})}}\n"
         "    def run(self, value):\n        ProgressBar(2).update(1)\n        return (value * 2,)\n"
-        "NODE_CLASS_MAPPINGS = {'Double': Double}\n", encoding="utf-8")
+        "NODE_CLASS_MAPPINGS = {'Double': Double}\n",
+        encoding="utf-8",
+    )
     prompt = {
         "1": {"class_type": "PrimitiveInt", "inputs": {"value": 21}},
         "2": {"class_type": "Double", "inputs": {"value": ["1", 0]}},

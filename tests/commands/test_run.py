@@ -59,8 +59,13 @@ def graph(tmp_path: Path) -> Path:
 def test_a_run_says_what_ran_and_where_the_pictures_are(graph: Path, tmp_path: Path) -> None:
     """In a process of its own, as from a shell."""
     done = subprocess.run(
-        [sys.executable, "-m", "cascade_train.cli", "run", "graph.json"], cwd=tmp_path, timeout=300,
-        capture_output=True, text=True, encoding="utf-8", env={**os.environ, "PYTHONUTF8": "1"},
+        [sys.executable, "-m", "cascade_train.cli", "run", "graph.json"],
+        cwd=tmp_path,
+        timeout=300,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONUTF8": "1"},
     )
     assert done.returncode == 0, done.stderr
     assert "done     Keep it (#3)" in done.stdout
@@ -115,14 +120,17 @@ def test_a_failure_ends_with_1_and_the_other_outputs_are_there(command: Command,
     assert "b_00001_.png" in said and "Finished with errors" in said
 
 
-@pytest.mark.parametrize("words, said", [
-    (("nothing.json",), "no such file"),
-    (("graph.json", "--only", "Keep"), "Nearest: 'Keep it'"),
-    (("graph.json", "--set", "Side.valu=3"), "Nearest: 'value'"),
-    (("graph.json", "--set", "Blue.color=-1"), "color"),
-    (("graph.json", "--input-dir", "nowhere"), "--input-dir: there is no folder 'nowhere'"),
-    (("graph.json", "--comfyui", "."), "there is no ComfyUI"),
-])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("nothing.json",), "no such file"),
+        (("graph.json", "--only", "Keep"), "Nearest: 'Keep it'"),
+        (("graph.json", "--set", "Side.valu=3"), "Nearest: 'value'"),
+        (("graph.json", "--set", "Blue.color=-1"), "color"),
+        (("graph.json", "--input-dir", "nowhere"), "--input-dir: there is no folder 'nowhere'"),
+        (("graph.json", "--comfyui", "."), "there is no ComfyUI"),
+    ],
+)
 def test_what_is_wrong_is_said_in_a_line_and_nothing_runs(
     graph: Path, command: Command, tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
@@ -131,8 +139,12 @@ def test_what_is_wrong_is_said_in_a_line_and_nothing_runs(
 
 
 def test_all_problems_are_told_at_once_and_as_objects_with_json(command: Command, tmp_path: Path) -> None:
-    prompt = {"1": node("NoSuchNode"), "2": node("EmptyImage", width=0, height=4, batch_size=1, color=0),
-              "3": node("PreviewImage", images=["2", 0]), "4": node("PreviewImage")}
+    prompt = {
+        "1": node("NoSuchNode"),
+        "2": node("EmptyImage", width=0, height=4, batch_size=1, color=0),
+        "3": node("PreviewImage", images=["2", 0]),
+        "4": node("PreviewImage"),
+    }
     (tmp_path / "graph.json").write_text(json.dumps(prompt), encoding="utf-8")
     assert command("run", "graph.json", "--json") == 2
     (report,) = command.lines()

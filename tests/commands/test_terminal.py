@@ -19,10 +19,19 @@ class Screen(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("seconds, text", [
-    (0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1 min 00 s"),
-    (185, "3 min 05 s"), (3599.6, "1 h 00 min"), (7860, "2 h 11 min"),
-])
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (3599.6, "1 h 00 min"),
+        (7860, "2 h 11 min"),
+    ],
+)
 def test_durations_are_written_as_people_do(seconds: float, text: str) -> None:
     assert span(seconds) == text
 
@@ -77,11 +86,14 @@ def test_a_title_cannot_move_the_cursor_or_fake_a_line() -> None:
 def test_the_end_says_which_outputs_exist(tmp_path: Path) -> None:
     folders = headless_folders(tmp_path)
     saved = {"images": [{"filename": "a_00001_.png", "subfolder": "set", "type": "output"}]}
-    report = Report([
-        NodeReport("1", "Broken", "X", False, "failed", error="no pictures"),
-        NodeReport("2", "Grid", "SaveImage", True, "skipped", because="1"),
-        NodeReport("3", "Keep", "SaveImage", True, "ran", ui=saved),
-    ], seconds=75.0)
+    report = Report(
+        [
+            NodeReport("1", "Broken", "X", False, "failed", error="no pictures"),
+            NodeReport("2", "Grid", "SaveImage", True, "skipped", because="1"),
+            NodeReport("3", "Keep", "SaveImage", True, "ran", ui=saved),
+        ],
+        seconds=75.0,
+    )
     log = io.StringIO()
     Terminal(log).end(report, folders)
     said = log.getvalue()

@@ -56,8 +56,14 @@ def open_door(
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     if installed is not None:
         kept["PYTHONPATH"] = str(installed)
-    done = subprocess.run([sys.executable, "-c", OPEN, str(folder), blocked], capture_output=True,
-                          text=True, env=kept, cwd=folder.parent, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN, str(folder), blocked],
+        capture_output=True,
+        text=True,
+        env=kept,
+        cwd=folder.parent,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 

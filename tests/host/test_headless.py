@@ -97,8 +97,9 @@ with stop_on_signals(host, lambda text: print(text, flush=True)):
 
 
 def start(*words: str, folder: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", WAITING, *words], cwd=folder, stdout=subprocess.PIPE,
-                               text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING, *words], cwd=folder, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     return process
 
@@ -137,10 +138,19 @@ def test_ctrl_c_in_a_training_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
         return {"class_type": name, "inputs": {**{e.name: e.default for e in wanted}, **inputs}}
 
     prompt = {
-        "1": node("CascadeLoadStableCascade"), "2": node("CascadeImageFolder", path="bundled/crescent"),
-        "3": node("CascadeLoRATarget", rank=2), "4": node("CascadeOptimizer"),
-        "5": node("CascadeTrainingRun", models=["1", 0], dataset=["2", 0], target=["3", 0],
-                  optimizer=["4", 0], batch_size=1, total_steps=100_000),
+        "1": node("CascadeLoadStableCascade"),
+        "2": node("CascadeImageFolder", path="bundled/crescent"),
+        "3": node("CascadeLoRATarget", rank=2),
+        "4": node("CascadeOptimizer"),
+        "5": node(
+            "CascadeTrainingRun",
+            models=["1", 0],
+            dataset=["2", 0],
+            target=["3", 0],
+            optimizer=["4", 0],
+            batch_size=1,
+            total_steps=100_000,
+        ),
         "6": node("CascadeTrainSteps", run=["5", 0], steps=100_000),
         "7": node("PreviewAny", source=["6", 2]),
     }
@@ -148,9 +158,22 @@ def test_ctrl_c_in_a_training_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
     file.write_text(json.dumps(prompt), encoding="utf-8")
 
     process = subprocess.Popen(
-        [sys.executable, "-m", "cascade_train.cli", "run", str(file), "--output-dir", "out", "--json",
-         "--device", "cpu"],
-        cwd=tmp_path, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [
+            sys.executable,
+            "-m",
+            "cascade_train.cli",
+            "run",
+            str(file),
+            "--output-dir",
+            "out",
+            "--json",
+            "--device",
+            "cpu",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert process.stdout is not None
     events = []

@@ -187,8 +187,10 @@ def test_two_processes_make_what_one_makes(tmp_path: Path, launcher: str) -> Non
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
     for number in range(1, 7):
-        ours, theirs = (np.asarray(Image.open(tmp_path / name / f"between_{number:05d}_.png")).astype(int)
-                        for name in ("two", "one"))
+        ours, theirs = (
+            np.asarray(Image.open(tmp_path / name / f"between_{number:05d}_.png")).astype(int)
+            for name in ("two", "one")
+        )
         assert ours.shape == (64, 64, 3) and np.abs(ours - theirs).max() <= 2, "each drew its share"
     ours, theirs = (load_file(tmp_path / name / "lora.safetensors") for name in ("two", "one"))
     for key, value in theirs.items():
@@ -200,8 +202,13 @@ def test_stopping_the_command_stops_its_processes_at_one_step(tmp_path: Path) ->
     """Only the process that the person started is told; the same command goes on from where all stood."""
     file = graph(tmp_path)
     words = [*command(file, tmp_path), "--only", "7", "--json", "--processes", "2", "--set"]
-    started = subprocess.Popen([sys.executable, *words, "7.steps=100000"], stdout=subprocess.PIPE, text=True,
-                               encoding="utf-8", env=environment())
+    started = subprocess.Popen(
+        [sys.executable, *words, "7.steps=100000"],
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=environment(),
+    )
     try:
         assert started.stdout is not None
         for line in started.stdout:
@@ -222,10 +229,17 @@ def test_stopping_the_command_stops_its_processes_at_one_step(tmp_path: Path) ->
 
 def test_processes_that_cannot_be_are_refused(tmp_path: Path) -> None:
     words = command(graph(tmp_path), tmp_path)
-    for number, more, said in (("0", {}, "Use 1 or more"),
-                               ("2", {"WORLD_SIZE": "2", "RANK": "0"}, "within a launcher's 2 processes")):
-        done = subprocess.run([sys.executable, *words, "--processes", number], capture_output=True, text=True,
-                              encoding="utf-8", env=environment(**more))
+    for number, more, said in (
+        ("0", {}, "Use 1 or more"),
+        ("2", {"WORLD_SIZE": "2", "RANK": "0"}, "within a launcher's 2 processes"),
+    ):
+        done = subprocess.run(
+            [sys.executable, *words, "--processes", number],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env=environment(**more),
+        )
         assert done.returncode == 2 and said in done.stderr, done.stderr
 
 

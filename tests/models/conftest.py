@@ -26,5 +26,6 @@ def layout() -> Callable[[str], dict[str, list[int]]]:
 
 @pytest.fixture
 def host(tmp_path: Path) -> HeadlessHost:
-    return HeadlessHost(headless_folders(tmp_path / "output", tmp_path / "input", [tmp_path / "models"]),
-                        device="cpu")
+    return HeadlessHost(
+        headless_folders(tmp_path / "output", tmp_path / "input", [tmp_path / "models"]), device="cpu"
+    )

@@ -60,9 +60,12 @@ def test_there_and_back_is_the_same(part):
 
 def test_all_in_one_checkpoints_and_split_attention_are_read():
     state = build.build("stage_c", nano_parts.SMALLER["stage_c"]).state_dict()
-    split = {f"model.diffusion_model.{key}"
-             .replace(".attention.to_out.0", ".attention.attn.out_proj")
-             .replace(".attention.to_", ".attention.attn.to_"): value for key, value in state.items()}
+    split = {
+        f"model.diffusion_model.{key}".replace(".attention.to_out.0", ".attention.attn.out_proj").replace(
+            ".attention.to_", ".attention.attn.to_"
+        ): value
+        for key, value in state.items()
+    }
     split["vae.something"] = torch.zeros(1)
     back = layouts.to_diffusers(split)
     assert back.keys() == state.keys() and all(torch.equal(back[key], state[key]) for key in state)
@@ -74,8 +77,16 @@ def test_a_nano_file_without_metadata_is_recognised_but_for_heads():
     shapes = layouts.native_shapes({key: list(value.shape) for key, value in state.items()})
     found = layouts.unet_config(shapes)
     wanted = nano_parts.SMALLER["stage_c"]
-    told = ("block_out_channels", "down_num_layers_per_block", "up_num_layers_per_block", "clip_seq",
-            "conditioning_dim", "block_types_per_layer", "switch_level", "clip_image_in_channels")
+    told = (
+        "block_out_channels",
+        "down_num_layers_per_block",
+        "up_num_layers_per_block",
+        "clip_seq",
+        "conditioning_dim",
+        "block_types_per_layer",
+        "switch_level",
+        "clip_image_in_channels",
+    )
     assert {key: found[key] for key in told} == {key: wanted[key] for key in told}
 
 

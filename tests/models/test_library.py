@@ -17,8 +17,12 @@ from cascade_train.models import build, init, library, nano_parts, weights
 def files(tmp_path: Path) -> Path:
     """A user's model folders with a Stable Cascade of small parts under its official names."""
     root = tmp_path / "models"
-    names = {"stage_c": "unet/stage_c_bf16.safetensors", "stage_b": "unet/stage_b_bf16.safetensors",
-             "stage_a": "vae/stage_a.safetensors", "compressor": "vae/effnet_encoder.safetensors"}
+    names = {
+        "stage_c": "unet/stage_c_bf16.safetensors",
+        "stage_b": "unet/stage_b_bf16.safetensors",
+        "stage_a": "vae/stage_a.safetensors",
+        "compressor": "vae/effnet_encoder.safetensors",
+    }
     for part, name in names.items():
         build.save(part, init.initial(part, "random", "quick", 0, None), root / name)
     shutil.copytree(library.nano_folder() / "text", root / "text_encoders" / "text_encoder")
@@ -31,8 +35,16 @@ def test_bundled_nano_is_small_whole_and_known_without_loading(host):
     size = sum(path.stat().st_size for path in library.nano_folder().rglob("*") if path.is_file())
     assert size <= 12 * 1024 * 1024
     assert library.geometry(spec) == library.Geometry(
-        latent_factor=8, latent_channels=16, stage_a_factor=4, stage_a_channels=4, native_side=64,
-        size_multiple=8, text_width=128, pooled_width=128, image_width=32)
+        latent_factor=8,
+        latent_channels=16,
+        stage_a_factor=4,
+        stage_a_channels=4,
+        native_side=64,
+        size_multiple=8,
+        text_width=128,
+        pooled_width=128,
+        image_width=32,
+    )
     for file in spec.parts:
         module = library.part(spec, file.part)
         assert all(torch.isfinite(value).all() for value in module.state_dict().values())
@@ -59,7 +71,8 @@ def test_files_are_found_by_official_names_and_by_name(files, host):
     spec = library.load_models("files", host=host)
     assert {file.part for file in spec.parts} == {"stage_c", "stage_b", "stage_a", "compressor", "text"}
     assert library.part(spec, "stage_c").config.block_out_channels == tuple(
-        nano_parts.SMALLER["stage_c"]["block_out_channels"])
+        nano_parts.SMALLER["stage_c"]["block_out_channels"]
+    )
     other = files / "unet" / "mine.safetensors"
     build.save("stage_c", init.initial("stage_c", "random", "quick", 5, None), other)
     named = library.load_models("files", host=host, files={"stage_c": "mine.safetensors"})

@@ -18,8 +18,20 @@ from cascade_train.nano.judge import look, verdict
 from cascade_train.nano.make import _host, make
 from cascade_train.nano.recipe import QUICK, recipe, run_spec, steps_of
 
-TINY = replace(QUICK, name="tiny", pictures=64, pictures_b=32, captions=32, steps_a=9, steps_compressor=9,
-               steps_b=9, steps_c=9, steps_several=9, batch_pictures=4, batch=4)
+TINY = replace(
+    QUICK,
+    name="tiny",
+    pictures=64,
+    pictures_b=32,
+    captions=32,
+    steps_a=9,
+    steps_compressor=9,
+    steps_b=9,
+    steps_c=9,
+    steps_several=9,
+    batch_pictures=4,
+    batch=4,
+)
 
 
 def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
@@ -29,8 +41,13 @@ def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
     from cascade_train.training import run
 
     host = _host(tmp_path)
-    for stage, folder in (("stage_a", "0"), ("compressor", "0"), ("stage_b", "1"), ("stage_c", "2"),
-                          ("stage_c_several", "3")):
+    for stage, folder in (
+        ("stage_a", "0"),
+        ("compressor", "0"),
+        ("stage_b", "1"),
+        ("stage_c", "2"),
+        ("stage_c_several", "3"),
+    ):
         models = library.models_in(tmp_path / "parts" / "tiny" / folder, name="x")
         position = run.start(run_spec(stage, models, TINY), host)
         position, _ = run.train(position, steps_of(stage, TINY), host=host)
@@ -41,11 +58,18 @@ def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
     assert before_several.read_bytes() != (made.folder / "stage_c.safetensors").read_bytes()
     models = library.models_in(made.folder, name="tiny")
     assert {file.part for file in models.parts} == {
-        "compressor", "stage_c", "stage_b", "stage_a", "previewer", "text"}
+        "compressor",
+        "stage_c",
+        "stage_b",
+        "stage_a",
+        "previewer",
+        "text",
+    }
     from cascade_train.sampling.pipeline import text_to_image
 
-    drawn = text_to_image(models, ["a red star on a navy background"], seeds=[0], steps_c=2, steps_b=2,
-                          preview=False)
+    drawn = text_to_image(
+        models, ["a red star on a navy background"], seeds=[0], steps_c=2, steps_b=2, preview=False
+    )
     assert drawn.shape == (1, 64, 64, 3) and torch.isfinite(drawn).all()
     before = models.digest
     lines.clear()
@@ -79,8 +103,10 @@ def test_recipe_is_whole():
 def test_calibration_changes_scale_and_not_pictures():
     pictures = torch.from_numpy(np.stack([render("rich", 1, index)[0] for index in range(32)]))
     pictures = pictures.permute(0, 3, 1, 2).float() / 255
-    encoder, decoder, stage_a = (init.initial(part, "nano", "quick", 0, None).eval().requires_grad_(False)
-                                 for part in ("compressor", "previewer", "stage_a"))
+    encoder, decoder, stage_a = (
+        init.initial(part, "nano", "quick", 0, None).eval().requires_grad_(False)
+        for part in ("compressor", "previewer", "stage_a")
+    )
     with torch.no_grad():
         encoder.mapper[0].weight *= 100  # as large as trained ones, against the norm's epsilon
         before = decoder(compressor.encode(encoder, pictures)), stage_a.decode(stage_a.encode(pictures))
@@ -128,9 +154,20 @@ def test_bundled_models_reconstruct_and_draw_what_is_asked(nano):
 
 def test_command_draws_a_picture(tmp_path):
     out = tmp_path / "one.png"
-    done = subprocess.run([sys.executable, "-m", "cascade_train.cli", "nano", "sample",
-                           "a large red star on a navy background", "--output", str(out)],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "cascade_train.cli",
+            "nano",
+            "sample",
+            "a large red star on a navy background",
+            "--output",
+            str(out),
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     from PIL import Image
 

@@ -26,20 +26,30 @@ def test_stage_a_is_the_paella_vqgan():
             value.normal_(std=0.3)
         ours.down_blocks[3][1].running_mean.normal_()
         ours.down_blocks[3][1].running_var.uniform_(0.5, 2)
-    theirs = paella.PaellaVQModel(levels=2, bottleneck_blocks=3, embed_dim=16, latent_channels=4,
-                                  num_vq_embeddings=32, scale_factor=SCALE).eval()
-    state = {key.replace("vquantizer.codebook", "vquantizer.embedding"): value
-             for key, value in ours.state_dict().items()}
+    theirs = paella.PaellaVQModel(
+        levels=2,
+        bottleneck_blocks=3,
+        embed_dim=16,
+        latent_channels=4,
+        num_vq_embeddings=32,
+        scale_factor=SCALE,
+    ).eval()
+    state = {
+        key.replace("vquantizer.codebook", "vquantizer.embedding"): value
+        for key, value in ours.state_dict().items()
+    }
     theirs.load_state_dict(state)
     images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         raw = theirs.encode(images).latents
         torch.testing.assert_close(ours.raw(images), raw)
         torch.testing.assert_close(ours.encode(images), raw / SCALE)
-        torch.testing.assert_close(ours.decode(raw / SCALE, quantize=True),
-                                   theirs.decode(raw, force_not_quantize=False).sample)
-        torch.testing.assert_close(ours.decode(raw / SCALE),
-                                   theirs.decode(raw, force_not_quantize=True).sample)
+        torch.testing.assert_close(
+            ours.decode(raw / SCALE, quantize=True), theirs.decode(raw, force_not_quantize=False).sample
+        )
+        torch.testing.assert_close(
+            ours.decode(raw / SCALE), theirs.decode(raw, force_not_quantize=True).sample
+        )
 
 
 def test_compressor_is_torchvisions_efficientnet_v2_s():
@@ -75,8 +85,13 @@ def test_text_states_are_those_of_transformers(nano):
     tokenizer = model.tokenizer
     captions = ["a small red circle in the bottom left corner on a brown background", "", "naïve Ω 漢字 x7!"]
     states = encode_text(model, tokenizer, captions)
-    tokens = tokenizer(captions, padding="max_length", truncation=True, max_length=text_length(tokenizer),
-                       return_tensors="pt")
+    tokens = tokenizer(
+        captions,
+        padding="max_length",
+        truncation=True,
+        max_length=text_length(tokenizer),
+        return_tensors="pt",
+    )
     theirs = model(**tokens, output_hidden_states=True)
     torch.testing.assert_close(states.pooled[:, 0], theirs.text_embeds)
     normed = model.text_model.final_layer_norm(states.hidden)
@@ -128,8 +143,11 @@ def test_stage_c_starts_as_a_scaled_copy():
     torch.manual_seed(0)
     log_snr = logsnr(torch.linspace(0.01, 1, 24))
     x = torch.randn(24, 16, 8, 8)
-    condition = {"clip_text_pooled": torch.randn(24, 1, 128), "clip_text": torch.randn(24, 32, 128),
-                 "clip_img": torch.zeros(24, 1, 32)}
+    condition = {
+        "clip_text_pooled": torch.randn(24, 1, 128),
+        "clip_text": torch.randn(24, 32, 128),
+        "clip_img": torch.zeros(24, 1, 32),
+    }
 
     def error() -> float:
         out = network(x, time_input(log_snr), **condition, return_dict=False)[0]

@@ -45,8 +45,12 @@ def test_held_out_combinations_are_never_trained_on():
         return {(scene.shape, scene.colour, scene.background) for scene in scenes}
 
     shown, tested = combinations("captioned", 4000), combinations("held-out", 400)
-    every = {(shape, colour, background) for shape in world.SHAPES for colour in world.COLOURS
-             for background in world.BACKGROUNDS}
+    every = {
+        (shape, colour, background)
+        for shape in world.SHAPES
+        for colour in world.COLOURS
+        for background in world.BACKGROUNDS
+    }
     assert not shown & tested
     assert all(world.held_out(*names) for names in tested)
     assert shown | tested == every
@@ -60,7 +64,11 @@ def test_captions_say_what_is_drawn():
         scene, caption = world.scene("captioned", 8, index)
         wanted = world.parse(caption)
         assert (wanted.shape, wanted.colour, wanted.background, wanted.count) == (
-            scene.shape, scene.colour, scene.background, scene.count)
+            scene.shape,
+            scene.colour,
+            scene.background,
+            scene.count,
+        )
         assert wanted.size in (None, scene.size) and wanted.place in (None, scene.place)
         phrasings.add(caption.replace(scene.colour, "C").split()[0])
         low, high = world.RADII[scene.size]

@@ -58,9 +58,8 @@ def test_a_wrong_value_is_told_with_the_name_of_its_input(
 
 
 @pytest.mark.parametrize(
-    ("node", "name", "value", "words"), [case for case in WRONG if case[0] in ("CascadeLoRATarget",
-                                                                             "CascadeTrainTokens",
-                                                                             "CascadePrompts")]
+    ("node", "name", "value", "words"),
+    [case for case in WRONG if case[0] in ("CascadeLoRATarget", "CascadeTrainTokens", "CascadePrompts")],
 )
 def test_the_node_itself_refuses_it_too(
     classes: dict[str, type], node: str, name: str, value: str, words: str

@@ -151,26 +151,47 @@ def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: Hea
     from cascade_train.training.apply import apply_trained
 
     dataset = folder_dataset("bundled/crescent", recursive=True, host=host)
-    spec = RunSpec(tiny, dataset, FullTarget("stage_c"), OptimizerSpec(learning_rate=0.01), batch_size=2,
-                   total_steps=6, objective="v")
+    spec = RunSpec(
+        tiny,
+        dataset,
+        FullTarget("stage_c"),
+        OptimizerSpec(learning_rate=0.01),
+        batch_size=2,
+        total_steps=6,
+        objective="v",
+    )
     last, *_ = blocks.train_block(runs.start(spec, host), 2, None, host)
     applied = apply_trained(tiny, last)
     text = encode_prompts(applied, ["a red ring"])
-    drawn = sample_stage_c(applied, text, text, seeds=[4], size=(8, 8), preview=False,
-                           settings=samplers.SamplerSettings(steps=3, cfg=1.0))
+    drawn = sample_stage_c(
+        applied,
+        text,
+        text,
+        seeds=[4],
+        size=(8, 8),
+        preview=False,
+        settings=samplers.SamplerSettings(steps=3, cfg=1.0),
+    )
 
     network = library.part(applied, "stage_c")
     none = torch.zeros(1, 1, network.config.clip_image_in_channels)
 
     def epsilon(x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        v = network(x, timestep_ratio=time, clip_text_pooled=text.pooled, clip_text=text.hidden,
-                    clip_img=none, return_dict=False)[0]
+        v = network(
+            x,
+            timestep_ratio=time,
+            clip_text_pooled=text.pooled,
+            clip_text=text.hidden,
+            clip_img=none,
+            return_dict=False,
+        )[0]
         a, b = alpha_sigma(logsnr(time[0].double()))
         return (a * v.double() + b * x.double()).float()
 
     start = samplers.batch_noise([4], 0, (16, 8, 8), samplers.STAGE_C_NOISE)
-    torch.testing.assert_close(drawn, samplers.sample(epsilon, start, samplers.sampling_logsnrs(3), [4]),
-                               rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        drawn, samplers.sample(epsilon, start, samplers.sampling_logsnrs(3), [4]), rtol=1e-3, atol=1e-3
+    )
     assert predicts(network) == "v" and predicts(library.part(tiny, "stage_c")) == "epsilon"
     file = Path(blocks.export(last, "ComfyUI", "", "fp32", host))
     assert predicts(build.load("stage_c", file)) == "v"

@@ -217,17 +217,23 @@ def test_looking_in_the_middle_of_a_block_changes_no_bit(
             assert not any(module.training for module in here.stage_c.modules()) and here.captions
             states = here.text(list(here.captions))
             count = len(here.captions)
-            here.stage_c(sample=torch.zeros(count, 16, 8, 8), timestep_ratio=torch.ones(count),
-                         clip_text_pooled=states.pooled, clip_text=states.hidden,
-                         clip_img=torch.zeros(count, 1, here.stage_c.config.clip_image_in_channels))
+            here.stage_c(
+                sample=torch.zeros(count, 16, 8, 8),
+                timestep_ratio=torch.ones(count),
+                clip_text_pooled=states.pooled,
+                clip_text=states.hidden,
+                clip_img=torch.zeros(count, 1, here.stage_c.config.clip_image_in_channels),
+            )
 
-    watched, _ = run.train(run.start(studio.spec(kind, models), seen_host), 3, host=seen_host,
-                           preview=draw, preview_every=1)
+    watched, _ = run.train(
+        run.start(studio.spec(kind, models), seen_host), 3, host=seen_host, preview=draw, preview_every=1
+    )
     assert seen == [(step, kind != "stage_a") for step in (1, 2, 3)]
     run.release()
     host = studio.CountingHost(tmp_path / "not seen")
-    alone, _ = run.train(run.start(studio.spec(kind, models), host), 3, host=host, preview=draw,
-                         preview_every=1)
+    alone, _ = run.train(
+        run.start(studio.spec(kind, models), host), 3, host=host, preview=draw, preview_every=1
+    )
     assert len(seen) == 3, "nobody sees it, so nothing is drawn"
     assert studio.fingerprint(watched) == studio.fingerprint(alone)
 
@@ -238,8 +244,9 @@ def test_a_picture_that_fails_is_told_once_and_training_goes_on(
     def draw(here: run.Look) -> None:
         raise RuntimeError("out of memory")
 
-    later, _ = run.train(run.start(studio.spec("lora", models), seen_host), 3, host=seen_host, preview=draw,
-                         preview_every=1)
+    later, _ = run.train(
+        run.start(studio.spec("lora", models), seen_host), 3, host=seen_host, preview=draw, preview_every=1
+    )
     assert later.step == 3 and len(seen_host.sink.warnings) == 1
     assert "out of memory" in seen_host.sink.warnings[0]
 

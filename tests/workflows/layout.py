@@ -26,8 +26,12 @@ PROGRESS = {
 }
 """Nodes that the frontend makes higher by a line of text while they run."""
 
-PREVIEW = {"CascadeTrainSteps": 280, "CascadeTrainAndValidate": 280, "CascadeValidate": 220,
-           "CascadeSampleStageC": 220}
+PREVIEW = {
+    "CascadeTrainSteps": 280,
+    "CascadeTrainAndValidate": 280,
+    "CascadeValidate": 220,
+    "CascadeSampleStageC": 220,
+}
 """Room in pixels for the picture that a node shows while it works, so that it does not grow over the next."""
 
 LINES = 30

@@ -45,5 +45,7 @@ def objective_for(spec: RunSpec, host: Host) -> Objective:
             from cascade_train.training.objectives.previewer import PreviewerObjective
 
             return PreviewerObjective(spec, host)
-    raise CascadeError(f"nothing trains the target {target!r}",
-                       fix="Train stage_c, stage_b, stage_a, compressor, previewer, or a LoRA")
+    raise CascadeError(
+        f"nothing trains the target {target!r}",
+        fix="Train stage_c, stage_b, stage_a, compressor, previewer, or a LoRA",
+    )

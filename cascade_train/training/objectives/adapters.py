@@ -18,8 +18,11 @@ ADAPTER = "default"
 
 def layers_of(unet: nn.Module) -> list[str]:
     """The names of the linear and (ungrouped) convolution layers."""
-    return [name for name, module in unet.named_modules()
-            if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)]
+    return [
+        name
+        for name, module in unet.named_modules()
+        if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)
+    ]
 
 
 def chosen_modules(unet: nn.Module, filters: str) -> list[str]:
@@ -48,12 +51,20 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
         weights = {name: unet.get_parameter(f"{name}.weight") for name in names}
         empty = [name for name, weight in weights.items() if not weight.flatten(1).any(dim=1).all()]
         if empty:
-            raise CascadeError(f"DoRA cannot train '{empty[0]}': some of its rows are all zero",
-                               fix="Use a plain LoRA, or leave that layer out")
+            raise CascadeError(
+                f"DoRA cannot train '{empty[0]}': some of its rows are all zero",
+                fix="Use a plain LoRA, or leave that layer out",
+            )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed & 0x7FFF_FFFF_FFFF_FFFF)
-        config = LoraConfig(r=target.rank, lora_alpha=target.alpha, target_modules=names,  # type: ignore[arg-type]
-                            use_dora=target.kind == "dora", lora_dropout=0.0, bias="none")
+        config = LoraConfig(
+            r=target.rank,
+            lora_alpha=target.alpha,
+            target_modules=names,  # type: ignore[arg-type]
+            use_dora=target.kind == "dora",
+            lora_dropout=0.0,
+            bias="none",
+        )
         inject_adapter_in_model(config, unet, adapter_name=ADAPTER)
     for name, parameter in unet.named_parameters():
         is_adapter = ".lora_" in name
@@ -64,8 +75,11 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
 
 def adapter_tensors(weights: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
     """Of ``weights`` by checkpoint name the adapters of ``part``, without peft's adapter name."""
-    return {name.replace(f".{ADAPTER}", ""): value for name, value in weights.items()
-            if name.startswith(part + ".") and ".lora_" in name}
+    return {
+        name.replace(f".{ADAPTER}", ""): value
+        for name, value in weights.items()
+        if name.startswith(part + ".") and ".lora_" in name
+    }
 
 
 class RowEmbedding(nn.Module):

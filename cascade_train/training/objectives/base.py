@@ -90,9 +90,12 @@ class Objective(ABC):
 
     def buffers(self) -> dict[str, Tensor]:
         """Every persistent buffer of the trained parts (running statistics) by name."""
-        return {f"{owner}.{name}": value for owner, module in self.modules.named_modules()
-                for name, value in module._buffers.items()
-                if value is not None and name not in module._non_persistent_buffers_set}
+        return {
+            f"{owner}.{name}": value
+            for owner, module in self.modules.named_modules()
+            for name, value in module._buffers.items()
+            if value is not None and name not in module._non_persistent_buffers_set
+        }
 
     def ahead(self, draws: Sequence[Draw]) -> None:  # noqa: B027
         """Told what the next step will draw, so that loading can begin."""
@@ -119,8 +122,9 @@ class Objective(ABC):
         """
 
 
-def full_result(spec: RunSpec, modules: nn.ModuleDict, weights: Mapping[str, Tensor],
-                parts: tuple[str, ...]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+def full_result(
+    spec: RunSpec, modules: nn.ModuleDict, weights: Mapping[str, Tensor], parts: tuple[str, ...]
+) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
     """The result of training all weights of ``parts``: tensors named ``part.name in the module``."""
     target = spec.target
     assert isinstance(target, FullTarget)

@@ -28,8 +28,9 @@ class CompressorObjective(PictureObjective):
         target = self.spec.target
         assert isinstance(target, FullTarget)
         if target.latent_noise:
-            noise = of_random_size(batch.seed, batch.step, batch.indices, latents.shape[1:],
-                                   target.latent_noise)
+            noise = of_random_size(
+                batch.seed, batch.step, batch.indices, latents.shape[1:], target.latent_noise
+            )
             latents = latents + noise.to(latents)
         decoded = self.modules["previewer"](latents)
         wanted = nn.functional.interpolate(pictures, size=decoded.shape[-2:], mode="area")

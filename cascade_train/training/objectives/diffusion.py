@@ -61,8 +61,10 @@ class DiffusionObjective(Objective):
     def captions(self, batch: MicroBatch) -> list[str]:
         """The captions of ``batch`` with ``caption_dropout`` of them replaced by the empty one."""
         drop = random.uniforms(batch.seed, batch.step, batch.indices, random.CAPTION_DROP)
-        return ["" if value < self.spec.caption_dropout else self.dataset.caption(draw)
-                for draw, value in zip(batch.draws, drop.tolist())]
+        return [
+            "" if value < self.spec.caption_dropout else self.dataset.caption(draw)
+            for draw, value in zip(batch.draws, drop.tolist())
+        ]
 
     def after_step(self, raw: Tensor, log_snr: Tensor | None) -> None:
         if self.adaptive is not None and log_snr is not None:

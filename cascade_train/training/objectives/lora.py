@@ -72,8 +72,12 @@ class LoRAObjective(StageCBase):
         parts = ["stage_c"] if tensors else []
         settings: dict[str, Any] = {"parts": parts}
         if tensors:
-            settings.update(rank=self.target.rank, alpha=self.target.alpha, variant=self.target.kind,
-                            modules=self.target.modules)
+            settings.update(
+                rank=self.target.rank,
+                alpha=self.target.alpha,
+                variant=self.target.kind,
+                modules=self.target.modules,
+            )
         if self.rows:
             parts.append("text")
             tensors["tokens.rows"] = weights[ROWS]

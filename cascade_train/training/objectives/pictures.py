@@ -36,8 +36,9 @@ class PictureObjective(Objective):
                 raise CascadeError(f"'{part}' cannot be trained together with {target.part}")
         self.kept = (target.part, *target.also)
         sizes = geometry(spec.models)
-        self.dataset = open_dataset(spec.dataset, multiple=sizes.size_multiple, native_side=sizes.native_side,
-                                    host=host)
+        self.dataset = open_dataset(
+            spec.dataset, multiple=sizes.size_multiple, native_side=sizes.native_side, host=host
+        )
         self.pixels = PixelFeed(self.dataset)
         self.modules = nn.ModuleDict({part: trainable_part(spec, part, host) for part in self.trained})
 

@@ -42,19 +42,22 @@ class StageBObjective(DiffusionObjective):
         target = spec.target
         assert isinstance(target, FullTarget)
         if not 0 < target.condition_size <= 1:
-            raise CascadeError(f"a condition size of {target.condition_size}",
-                               fix="Use a number above 0 and at most 1")
+            raise CascadeError(
+                f"a condition size of {target.condition_size}", fix="Use a number above 0 and at most 1"
+            )
         self.target = target
         sizes = geometry(spec.models)
         self.factor = sizes.latent_factor
-        self.dataset = open_dataset(spec.dataset, multiple=sizes.size_multiple, native_side=sizes.native_side,
-                                    host=host)
+        self.dataset = open_dataset(
+            spec.dataset, multiple=sizes.size_multiple, native_side=sizes.native_side, host=host
+        )
         self.compressor = frozen_part(spec, "compressor", host)
         stage_a = frozen_part(spec, "stage_a", host)
         self.pixels = PixelFeed(self.dataset)
         self.latents = LatentFeed(self.pixels, stage_a.encode, self.device)  # type: ignore[arg-type]
-        self._text = TextFeed(frozen_part(spec, "text", host), self.device,
-                              store_for(spec.dataset, spec.models, "text", host))
+        self._text = TextFeed(
+            frozen_part(spec, "text", host), self.device, store_for(spec.dataset, spec.models, "text", host)
+        )
         self._conditions: Memo[Hashable, Tensor] = Memo(tensor_bytes)
         self.modules = nn.ModuleDict({"stage_b": trainable_part(spec, "stage_b", host)})
         self.unet = self.modules["stage_b"]
@@ -67,8 +70,13 @@ class StageBObjective(DiffusionObjective):
         text = self._text.batch(self.captions(batch))
         patch = int(self.unet.config.patch_size)  # type: ignore[union-attr, arg-type]
         inside = (given.x.shape[-2] // patch, given.x.shape[-1] // patch)
-        prediction = self.unet(sample=given.x, timestep_ratio=given.time, clip_text_pooled=text.pooled,
-                               effnet=self.condition(batch, inside), return_dict=False)[0]
+        prediction = self.unet(
+            sample=given.x,
+            timestep_ratio=given.time,
+            clip_text_pooled=text.pooled,
+            effnet=self.condition(batch, inside),
+            return_dict=False,
+        )[0]
         return self.scored(prediction, given)
 
     def condition(self, batch: MicroBatch, sides: tuple[int, int]) -> Tensor:
@@ -84,8 +92,9 @@ class StageBObjective(DiffusionObjective):
         for draw, factor, chance in zip(batch.draws, shrink, drop):
             row = self._latent_at(draw, smallest + (1 - smallest) * factor).to(self.device)
             if self.target.latent_noise:
-                noise = random.of_random_size(batch.seed, batch.step, [draw.index], row.shape,
-                                              self.target.latent_noise)
+                noise = random.of_random_size(
+                    batch.seed, batch.step, [draw.index], row.shape, self.target.latent_noise
+                )
                 row = row + noise[0].to(row)
             row = nn.functional.interpolate(row[None], size=sides, mode="bilinear", align_corners=True)
             rows.append(row * 0 if chance < CONDITION_DROP else row)
@@ -93,8 +102,10 @@ class StageBObjective(DiffusionObjective):
 
     def _latent_at(self, draw: Draw, factor: float) -> Tensor:
         """The compressor's latents (16, h, w) of the picture shrunk (nearest) by about ``factor``."""
-        size = tuple(max(self.factor, int(side * factor) // self.factor * self.factor)
-                     for side in (draw.height, draw.width))
+        size = tuple(
+            max(self.factor, int(side * factor) // self.factor * self.factor)
+            for side in (draw.height, draw.width)
+        )
         return self._conditions.get((self.dataset.view(draw), size), lambda: self._encode(draw, size))
 
     @torch.no_grad()

@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 
 def frozen_text(spec: RunSpec, host: Host) -> TextFeed:
     """States of the models' own text encoder."""
-    return TextFeed(frozen_part(spec, "text", host), torch.device(host.device),
-                    store_for(spec.dataset, spec.models, "text", host))
+    return TextFeed(
+        frozen_part(spec, "text", host),
+        torch.device(host.device),
+        store_for(spec.dataset, spec.models, "text", host),
+    )
 
 
 class StageCBase(DiffusionObjective):
@@ -51,18 +54,27 @@ class StageCBase(DiffusionObjective):
         from cascade_train.models.library import geometry, has
 
         sizes = geometry(spec.models)
-        self.dataset = open_dataset(spec.dataset, multiple=sizes.size_multiple, native_side=sizes.native_side,
-                                    host=host)
+        self.dataset = open_dataset(
+            spec.dataset, multiple=sizes.size_multiple, native_side=sizes.native_side, host=host
+        )
         compressor = frozen_part(spec, "compressor", host)
         self.pixels = PixelFeed(self.dataset, remember=False)
-        self.latents = LatentFeed(self.pixels, lambda pictures: encode(compressor, pictures), self.device,
-                                  store_for(spec.dataset, spec.models, "compressor", host))
+        self.latents = LatentFeed(
+            self.pixels,
+            lambda pictures: encode(compressor, pictures),
+            self.device,
+            store_for(spec.dataset, spec.models, "compressor", host),
+        )
         self.image_width = sizes.image_width
         self._images: LatentFeed | None = None
         if spec.image_share > 0 and has(spec.models, "image"):
             encoder = frozen_part(spec, "image", host)
-            self._images = LatentFeed(self.pixels, lambda pictures: encode_image(encoder, pictures),
-                                      self.device, store_for(spec.dataset, spec.models, "image", host))
+            self._images = LatentFeed(
+                self.pixels,
+                lambda pictures: encode_image(encoder, pictures),
+                self.device,
+                store_for(spec.dataset, spec.models, "image", host),
+            )
 
     def text(self, captions: list[str]) -> TextStates:
         raise NotImplementedError
@@ -78,8 +90,14 @@ class StageCBase(DiffusionObjective):
         return self.scored(self.predict(given, self.text(self.captions(batch)), self.image(batch)), given)
 
     def predict(self, given: Noised, text: TextStates, image: Tensor) -> Tensor:
-        return self.unet(sample=given.x, timestep_ratio=given.time, clip_text_pooled=text.pooled,
-                         clip_text=text.hidden, clip_img=image, return_dict=False)[0]
+        return self.unet(
+            sample=given.x,
+            timestep_ratio=given.time,
+            clip_text_pooled=text.pooled,
+            clip_text=text.hidden,
+            clip_img=image,
+            return_dict=False,
+        )[0]
 
     def image(self, batch: MicroBatch) -> Tensor:
         """Image embeddings (B, 1, width) of ``image_share`` of the samples, drawn independently of captions.
@@ -104,8 +122,9 @@ class StageCObjective(StageCBase):
         assert isinstance(target, FullTarget)
         unknown = set(target.also) - {"text"}
         if unknown:
-            raise CascadeError(f"'{sorted(unknown)[0]}' cannot be trained together with Stage C",
-                               fix="Only text can")
+            raise CascadeError(
+                f"'{sorted(unknown)[0]}' cannot be trained together with Stage C", fix="Only text can"
+            )
         self.parts = ("stage_c", *target.also)
         self.modules = nn.ModuleDict({part: trainable_part(spec, part, host) for part in self.parts})
         self.unet = self.modules["stage_c"]

@@ -15,8 +15,11 @@ def cache() -> ResultCache:
 
 
 def chain(bench: Any, a: Any = 1, kind: str = "Value") -> dict[str, Any]:
-    return {"1": bench.node(kind, value=a), "2": bench.node("Add", a=["1", 0], b=1),
-            "3": bench.node("Show", value=["2", 0])}
+    return {
+        "1": bench.node(kind, value=a),
+        "2": bench.node("Add", a=["1", 0], b=1),
+        "3": bench.node("Show", value=["2", 0]),
+    }
 
 
 def test_running_again_runs_nothing_and_shows_the_same(bench: Any, cache: ResultCache) -> None:
@@ -98,17 +101,24 @@ def test_results_that_nobody_needs_any_more_are_let_go(bench: Any, cache: Result
 
 def test_ids_and_titles_do_not_matter(bench: Any, cache: ResultCache) -> None:
     bench.run(chain(bench), cache=cache)
-    moved = {"a": bench.node("Value", "other", value=1), "b": bench.node("Add", a=["a", 0], b=1),
-             "c": bench.node("Show", value=["b", 0])}
+    moved = {
+        "a": bench.node("Value", "other", value=1),
+        "b": bench.node("Add", a=["a", 0], b=1),
+        "c": bench.node("Show", value=["b", 0]),
+    }
     bench.run(moved, cache=cache)
     assert bench.calls == []
 
 
 def test_equal_nodes_of_one_prompt_run_once(bench: Any) -> None:
-    bench.run({
-        "1": bench.node("Value", value=1), "2": bench.node("Value", value=1),
-        "3": bench.node("Add", a=["1", 0], b=["2", 0]), "4": bench.node("Show", value=["3", 0]),
-    })
+    bench.run(
+        {
+            "1": bench.node("Value", value=1),
+            "2": bench.node("Value", value=1),
+            "3": bench.node("Add", a=["1", 0], b=["2", 0]),
+            "4": bench.node("Show", value=["3", 0]),
+        }
+    )
     assert bench.calls.count(("Value", 1)) == 1
 
 
@@ -119,15 +129,30 @@ def test_nodes_that_ask_for_their_id_are_kept_apart(bench: Any) -> None:
 
 def test_nodes_that_are_not_idempotent_are_kept_apart(bench: Any) -> None:
     bench.classes["Value"].NOT_IDEMPOTENT = True
-    bench.run({"1": bench.node("Value", value=1), "2": bench.node("Value", value=1),
-               "3": bench.node("Add", a=["1", 0], b=["2", 0]), "4": bench.node("Show", value=["3", 0])})
+    bench.run(
+        {
+            "1": bench.node("Value", value=1),
+            "2": bench.node("Value", value=1),
+            "3": bench.node("Add", a=["1", 0], b=["2", 0]),
+            "4": bench.node("Show", value=["3", 0]),
+        }
+    )
     assert bench.calls.count(("Value", 1)) == 2
 
 
-@pytest.mark.parametrize("before, after, runs", [
-    ("same", "same", False), ("one", "two", True), (True, True, False), (float("nan"), float("nan"), True),
-    ({"a": [1]}, {"a": [1]}, False), (1, 1.0, False), (RuntimeError("x"), RuntimeError("x"), True),
-], ids=["equal", "different", "constant True", "NaN", "nested", "equal numbers", "an error"])
+@pytest.mark.parametrize(
+    "before, after, runs",
+    [
+        ("same", "same", False),
+        ("one", "two", True),
+        (True, True, False),
+        (float("nan"), float("nan"), True),
+        ({"a": [1]}, {"a": [1]}, False),
+        (1, 1.0, False),
+        (RuntimeError("x"), RuntimeError("x"), True),
+    ],
+    ids=["equal", "different", "constant True", "NaN", "nested", "equal numbers", "an error"],
+)
 def test_is_changed_decides(bench: Any, cache: ResultCache, before: Any, after: Any, runs: bool) -> None:
     bench.salt = before
     bench.run(chain(bench, kind="Salted"), cache=cache)
@@ -148,15 +173,26 @@ def test_is_changed_gets_linked_inputs_as_none(bench: Any) -> None:
             seen.append((a, b))
             return ""
 
-    bench.run({"1": bench.node("Value", value=4), "2": bench.node("Watch", a=["1", 0], b=2),
-               "3": bench.node("Show", value=["2", 0])})
+    bench.run(
+        {
+            "1": bench.node("Value", value=4),
+            "2": bench.node("Watch", a=["1", 0], b=2),
+            "3": bench.node("Show", value=["2", 0]),
+        }
+    )
     assert seen == [(None, 2)]
 
 
 def test_nan_runs_the_node_once_in_a_run_though_two_need_it(bench: Any) -> None:
     bench.salt = float("nan")
-    bench.run({"1": bench.node("Salted", value=1), "2": bench.node("Show", value=["1", 0]),
-               "3": bench.node("Add", a=["1", 0], b=1), "4": bench.node("Show", value=["3", 0])})
+    bench.run(
+        {
+            "1": bench.node("Salted", value=1),
+            "2": bench.node("Show", value=["1", 0]),
+            "3": bench.node("Add", a=["1", 0], b=1),
+            "4": bench.node("Show", value=["3", 0]),
+        }
+    )
     assert bench.calls.count(("Value", 1)) == 1
 
 
@@ -177,8 +213,9 @@ def test_an_instance_is_kept_per_id_and_class(bench: Any, cache: ResultCache, sh
             return (self.count,)
 
     for expected, value in enumerate(("a", "b", "c"), 1):
-        report = bench.run({"1": bench.node("Counter", value=value), "2": bench.node("Show", value=["1", 0])},
-                           cache=cache)
+        report = bench.run(
+            {"1": bench.node("Counter", value=value), "2": bench.node("Show", value=["1", 0])}, cache=cache
+        )
         assert shown(report, "2") == [str(expected)]
     other = {"9": bench.node("Counter", value="d"), "2": bench.node("Show", value=["9", 0])}
     report = bench.run(other, cache=cache)

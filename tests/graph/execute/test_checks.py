@@ -15,8 +15,11 @@ def checked(bench: Any, hook: Any) -> type:
 
 
 def prompt(bench: Any, a: Any = 1) -> dict[str, Any]:
-    return {"1": bench.node("Value", value=2), "2": bench.node("Checked", "Mine", a=a, b=3),
-            "3": bench.node("Show", value=["2", 0])}
+    return {
+        "1": bench.node("Value", value=2),
+        "2": bench.node("Checked", "Mine", a=a, b=3),
+        "3": bench.node("Show", value=["2", 0]),
+    }
 
 
 def test_true_lets_the_graph_run_and_a_text_refuses_it(bench: Any) -> None:

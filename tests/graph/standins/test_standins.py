@@ -108,8 +108,10 @@ def test_the_list_of_pictures_holds_pictures_only(host: Any, core: Any) -> None:
 def test_saved_pictures_count_up_and_open_as_the_graph_that_made_them(host: Any) -> None:
     blue = {"width": 8, "height": 8, "batch_size": 2, "color": 0x3366FF}
     saving = {"images": ["1", 0], "filename_prefix": "set/%width%_cat"}
-    prompt = {"1": {"class_type": "EmptyImage", "inputs": blue},
-              "2": {"class_type": "SaveImage", "inputs": saving}}
+    prompt = {
+        "1": {"class_type": "EmptyImage", "inputs": blue},
+        "2": {"class_type": "SaveImage", "inputs": saving},
+    }
     workflow = {"version": 0.4, "nodes": [{"id": 1, "type": "EmptyImage"}], "links": []}
     for _ in range(2):
         report = run_prompt(prompt, standins(host), host, extra_pnginfo={"workflow": workflow})
@@ -117,7 +119,10 @@ def test_saved_pictures_count_up_and_open_as_the_graph_that_made_them(host: Any)
     folder = host.folders.output / "set"
     assert sorted(p.name for p in folder.iterdir()) == [f"8_cat_{n:05}_.png" for n in (1, 2, 3, 4)]
     assert report.outputs()["2"]["images"][0] == {
-        "filename": "8_cat_00003_.png", "subfolder": "set", "type": "output"}
+        "filename": "8_cat_00003_.png",
+        "subfolder": "set",
+        "type": "output",
+    }
     with Image.open(folder / "8_cat_00001_.png") as saved:
         assert list(saved.info) == ["prompt", "workflow"]
         assert json.loads(saved.info["prompt"])["2"]["class_type"] == "SaveImage"
@@ -126,8 +131,10 @@ def test_saved_pictures_count_up_and_open_as_the_graph_that_made_them(host: Any)
 
 
 def test_a_preview_goes_to_the_temp_folder(host: Any) -> None:
-    prompt = {"1": {"class_type": "EmptyImage", "inputs": {"width": 4, "height": 4}},
-              "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}}
+    prompt = {
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 4, "height": 4}},
+        "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
+    }
     report = run_prompt(prompt, standins(host), host)
     (shown,) = report.outputs()["2"]["images"]
     assert shown["type"] == "temp" and (host.folders.temp / shown["filename"]).is_file()
@@ -167,9 +174,17 @@ def test_the_second_batch_takes_the_first_ones_size(core: Any) -> None:
     assert joined.shape == (3, 8, 8, 4) and joined[0, 0, 0].tolist() == [0, 0, 0, 1]
 
 
-@pytest.mark.parametrize("value, text", [
-    ("a", "a"), (3, "3"), (True, "True"), (None, "None"), (["ü"], '[\n    "ü"\n]'), ({1}, "{1}"),
-])
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        ("a", "a"),
+        (3, "3"),
+        (True, "True"),
+        (None, "None"),
+        (["ü"], '[\n    "ü"\n]'),
+        ({1}, "{1}"),
+    ],
+)
 def test_any_value_is_shown_as_text(core: Any, value: Any, text: str) -> None:
     assert core["PreviewAny"]().show(value) == {"ui": {"text": (text,)}, "result": (text,)}
 
