@@ -418,7 +418,7 @@ class CacheLatents(CascadeNode):
     def run(
         self, dataset: Any, models: Any, ahead: bool, latents: bool, texts: bool, crops: int
     ) -> tuple[Any]:
-        from cascade_train.training.prepare import with_caches
+        from cascade_train.jobs.prepare import with_caches
 
         return (
             with_caches(
@@ -466,7 +466,7 @@ class DatasetPreview(CascadeNode):
     def run(
         self, dataset: Any, count: int, seed: int, batch_size: int, models: Any = None
     ) -> tuple[Any, str]:
-        from cascade_train.training.prepare import look_at
+        from cascade_train.jobs.prepare import look_at
 
         return look_at(dataset, models, count=count, seed=seed, batch_size=batch_size, host=self.host)
 

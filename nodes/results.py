@@ -36,7 +36,7 @@ class Validate(CascadeNode):
     def run(
         self, prompts: Any, title: str, strength: float, run: Any = None, models: Any = None
     ) -> tuple[Any, Any]:
-        from cascade_train.sampling.blocks import validate
+        from cascade_train.jobs.blocks import validate
 
         return validate(prompts, self.host, run=run, models=models, strength=strength, title=title.strip())
 
@@ -139,7 +139,7 @@ class ExportRun(CascadeNode):
         return export_stamp(cls.host.folders, filename)
 
     def run(self, run: Any, format: str, filename: str, precision: str) -> dict[str, Any]:
-        from cascade_train.sampling.blocks import core_lora, export
+        from cascade_train.jobs.blocks import core_lora, export
 
         path = export(run, format, filename, precision, self.host)
         lora = core_lora(run, precision)

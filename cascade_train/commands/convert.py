@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cascade_train.commands.schemas import schemas
-    from cascade_train.graph.convert import to_prompt, unknown_classes
-    from cascade_train.graph.load import read_workflow
+    from cascade_train.graph.file.convert import to_prompt, unknown_classes
+    from cascade_train.graph.file.load import read_workflow
 
     workflow = read_workflow(args.file)
     _host, info = schemas(args)

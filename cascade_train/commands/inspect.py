@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cascade_train.commands.schemas import schemas
-    from cascade_train.graph.drawing import draw
-    from cascade_train.graph.load import read_workflow
-    from cascade_train.graph.problems import one_line
-    from cascade_train.graph.summary import as_json, heading, summary
+    from cascade_train.graph.check.problems import one_line
+    from cascade_train.graph.file.load import read_workflow
+    from cascade_train.graph.show.drawing import draw
+    from cascade_train.graph.show.summary import as_json, heading, summary
 
     workflow = read_workflow(args.file)
     _host, info = schemas(args)

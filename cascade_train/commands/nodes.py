@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from cascade_train.commands.schemas import schemas
     from cascade_train.errors import CascadeError
-    from cascade_train.graph.near import nearest, shown
+    from cascade_train.graph.check.near import nearest, shown
 
     _host, info = schemas(args)
     wanted = (args.name or "").casefold()
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _described(name: str, schema: Mapping[str, Any], in_full: bool) -> Iterator[str]:
-    from cascade_train.graph.schema import inputs_of
+    from cascade_train.graph.check.schema import inputs_of
 
     kind = " (output)" if schema["output_node"] else ""
     yield f"{name}  '{schema['display_name']}'  {schema['category']}{kind}"

@@ -156,13 +156,13 @@ def refuse(problems: Sequence[Mapping[str, Any]], as_json: bool) -> int:
 
 
 def _run(args: argparse.Namespace, display: Any) -> int:
-    from cascade_train.graph.load import is_api, read_workflow
-    from cascade_train.graph.overrides import find_node
+    from cascade_train.graph.check.overrides import find_node
+    from cascade_train.graph.file.load import is_api, read_workflow
 
     if args.processes < 1:
         raise CascadeError(f"--processes {args.processes}", fix="Use 1 or more")
     if args.processes > 1 and not args.dry_run:
-        from cascade_train.launch.local import MEMBER, together
+        from cascade_train.ranks.local import MEMBER, together
 
         if MEMBER not in os.environ:  # each process checks the workflow, and the first says what is wrong
             _enough_devices(args.processes, args.device)
@@ -174,13 +174,13 @@ def _run(args: argparse.Namespace, display: Any) -> int:
         return refuse([problem.as_json() for problem in problems], args.json)
     only = [find_node(prompt, name) for name in args.only]
     if args.dry_run:
-        from cascade_train.graph.plan import plan
+        from cascade_train.graph.run.plan import plan
 
         return _print_plan(plan(prompt, classes, host, only=only), args.json)
 
-    from cascade_train.graph.execute import run_prompt
+    from cascade_train.graph.run.execute import run_prompt
     from cascade_train.host.headless import stop_on_signals
-    from cascade_train.launch.ranks import joined
+    from cascade_train.ranks.joined import joined
 
     pnginfo = None if is_api(workflow) else {"workflow": workflow}
     _make_output(host.folders.output)
@@ -241,7 +241,7 @@ def _say_at_once(text: str) -> None:
 
 def place(args: argparse.Namespace, display: Any) -> tuple[Any, dict[str, type]]:
     """The host and the node classes that the options ask for."""
-    from cascade_train.graph.registry import node_classes, pack_nodes
+    from cascade_train.graph.core.registry import node_classes, pack_nodes
     from cascade_train.host.headless import HeadlessHost, headless_folders
 
     for option, folders in (
@@ -278,10 +278,10 @@ def _checked(
     workflow: dict[str, Any], classes: Mapping[str, type], host: Any, args: argparse.Namespace
 ) -> tuple[dict[str, Any], list[Any]]:
     """The prompt with ``--set`` applied, and what is wrong with the part of it that will run."""
-    from cascade_train.graph.overrides import only
-    from cascade_train.graph.refused import refused
-    from cascade_train.graph.schema import object_info
-    from cascade_train.graph.validate import check
+    from cascade_train.graph.check.overrides import only
+    from cascade_train.graph.check.refused import refused
+    from cascade_train.graph.check.schema import object_info
+    from cascade_train.graph.check.validate import check
 
     prompt, found = check(workflow, object_info(classes), host, args.settings)
     found += refused(prompt, classes, {problem.node for problem in found})
@@ -292,7 +292,7 @@ def _checked(
 
 
 def _print_plan(planned: Sequence[Any], as_json: bool) -> int:
-    from cascade_train.graph.plan import as_text
+    from cascade_train.graph.run.plan import as_text
 
     if as_json:
         print(json.dumps({"event": "plan", "nodes": [vars(node) for node in planned]}), flush=True)

@@ -18,7 +18,7 @@ def schemas(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 
 def classes_and_schemas(args: argparse.Namespace) -> tuple[Any, dict[str, type], dict[str, Any]]:
     """As `schemas`, with the classes themselves between; none with ``--object-info``."""
-    from cascade_train.graph.schema import object_info, read_object_info
+    from cascade_train.graph.check.schema import object_info, read_object_info
 
     if args.object_info is not None:
         return None, {}, read_object_info(args.object_info)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from cascade_train.graph.execute_report import Event, NodeReport, Report
-from cascade_train.graph.problems import one_line
+from cascade_train.graph.check.problems import one_line
+from cascade_train.graph.run.report import Event, NodeReport, Report
 from cascade_train.host.base import Folders
 from cascade_train.words import duration
 

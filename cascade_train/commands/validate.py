@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from cascade_train.commands.schemas import classes_and_schemas
     from cascade_train.errors import CascadeError
-    from cascade_train.graph.load import read_workflow
-    from cascade_train.graph.refused import refused
-    from cascade_train.graph.validate import check
+    from cascade_train.graph.check.refused import refused
+    from cascade_train.graph.check.validate import check
+    from cascade_train.graph.file.load import read_workflow
 
     try:
         workflow = read_workflow(args.file)

@@ -101,17 +101,17 @@ class WorldReader:
         return (self.row(row) for row in range(self.source.count))
 
     def row(self, row: int) -> Entry:
-        from cascade_train.data.world import SIDE
+        from cascade_train.nano.world import SIDE
 
         return Entry(f"{row}", crc=row, width=SIDE, height=SIDE, row=row)
 
     def render(self, row: int) -> tuple[np.ndarray, str]:
-        from cascade_train.data.world import render
+        from cascade_train.nano.world import render
 
         return render(self.source.kind, self.source.seed, row)
 
     def caption(self, row: int) -> str:
-        from cascade_train.data.world import scene
+        from cascade_train.nano.world import scene
 
         if self.source.kind == "rich":
             return self.render(row)[1]

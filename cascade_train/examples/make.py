@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cascade_train.data import world
+from cascade_train.nano import world
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from cascade_train.data.world import (
+from cascade_train.nano.world import (
     BACKGROUNDS,
     COLOURS,
     PLACES,
@@ -139,7 +139,7 @@ def _shape(mask: np.ndarray) -> tuple[str, float]:
 def _drawn(shape: str, radius: float, centre: np.ndarray) -> np.ndarray:
     import numpy as np
 
-    from cascade_train.data.world import SUPERSAMPLING
+    from cascade_train.nano.world import SUPERSAMPLING
 
     canvas = np.zeros((SIDE * SUPERSAMPLING, SIDE * SUPERSAMPLING), np.uint8)
     fill(canvas, outline(shape, radius) + centre, (255,))

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cascade_train.files import write_text
-from cascade_train.models import build, init, library, nano_parts, weights
+from cascade_train.models import build, library, weights
 from cascade_train.models.spec import ModelsSpec, Part
+from cascade_train.nano import init
+from cascade_train.nano import widths as nano_parts
 from cascade_train.nano.calibrate import unit_compressor, unit_stage_a
 from cascade_train.nano.recipe import RESULT_PARTS, Recipe, Stage
 
@@ -67,7 +69,7 @@ def _pictures(kind: str, of: Recipe) -> Tensor:
     import numpy as np
     import torch
 
-    from cascade_train.data.world import render
+    from cascade_train.nano.world import render
 
     count = min(1024, of.captions)
     drawn = np.stack([render(kind, of.seed + 9, index)[0] for index in range(count)])

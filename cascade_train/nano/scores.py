@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from cascade_train.data.world import draw_scene, parse, render, scene
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.nano.judge import look, verdict
+from cascade_train.nano.world import draw_scene, parse, render, scene
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,9 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cascade_train.jobs.validation import draw_prompts, validation_grid
     from cascade_train.sampling.pipeline import image_to_image, reconstruct, text_to_image
     from cascade_train.sampling.spec import Prompts
-    from cascade_train.sampling.validation import draw_prompts, validation_grid
 
 _FROM = {
     "Prompts": "spec",

@@ -16,8 +16,8 @@ from cascade_train.digest import canonical
 from cascade_train.errors import CascadeError, Interrupted
 from cascade_train.files import write_json
 from cascade_train.host.base import Host
+from cascade_train.ranks.talk import agreed, check_interrupt, wait
 from cascade_train.training import checkpoints, lock, notes, retention
-from cascade_train.training.distributed import agreed, check_interrupt, wait
 from cascade_train.training.look import Look, Preview, Previews
 from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics
 from cascade_train.training.precheck import check

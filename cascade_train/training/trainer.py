@@ -14,7 +14,7 @@ from torch import Tensor
 from cascade_train.diffusion.noise import DROPOUT, generator
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
-from cascade_train.training.distributed import gather_rows, share_buffers, sum_gradients
+from cascade_train.ranks.talk import gather_rows, share_buffers, sum_gradients
 from cascade_train.training.ema import Ema
 from cascade_train.training.objectives import objective_for
 from cascade_train.training.objectives.base import MicroBatch, Scored

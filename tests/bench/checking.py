@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cascade_train.graph.convert import to_prompt
-from cascade_train.graph.registry import node_classes
-from cascade_train.graph.schema import object_info
-from cascade_train.graph.validate import problems
+from cascade_train.graph.check.schema import object_info
+from cascade_train.graph.check.validate import problems
+from cascade_train.graph.core.registry import node_classes
+from cascade_train.graph.file.convert import to_prompt
 from cascade_train.host.headless import HeadlessHost, headless_folders
 
 

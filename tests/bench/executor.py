@@ -88,8 +88,8 @@ def measure(run: Callable[[dict[str, Any]], None], nodes: int, runs: int) -> dic
 
 
 def ours(nodes: int, runs: int) -> dict[str, float]:
-    from cascade_train.graph.execute import run_prompt
-    from cascade_train.graph.execute_cache import ResultCache
+    from cascade_train.graph.run.cache import ResultCache
+    from cascade_train.graph.run.execute import run_prompt
     from cascade_train.host.headless import HeadlessHost, headless_folders
 
     cache = ResultCache()

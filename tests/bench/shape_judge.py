@@ -11,8 +11,8 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from cascade_train.data import world
 from cascade_train.examples import make
+from cascade_train.nano import world
 
 CONCEPT = "crescent"
 SHAPES = (*world.SHAPES, CONCEPT)

@@ -55,7 +55,7 @@ def train(output: Path) -> float:
 
 def prompts(words: Sequence[str]) -> list[str]:
     """A prompt for each word: large, in the centre, colours and backgrounds in turn."""
-    from cascade_train.data import world
+    from cascade_train.nano import world
 
     colours, backgrounds = tuple(world.COLOURS), tuple(world.BACKGROUNDS)
     made = []
@@ -108,9 +108,9 @@ def judge_error(models: ModelsSpec) -> tuple[float, float]:
 
 
 def measure(output: Path, minutes: float, sheet: Path | None) -> dict[str, Any]:
-    from cascade_train.data import world
     from cascade_train.examples import make
     from cascade_train.models import library
+    from cascade_train.nano import world
     from cascade_train.sampling.grid import tiled
 
     models = library.models_in(library.nano_folder(), name="nano")

@@ -308,7 +308,7 @@ class Graph:
         self.prompt: dict[str, Any] = {}
 
     def add(self, class_type: str, **inputs: Any) -> str:
-        from cascade_train.graph.schema import inputs_of
+        from cascade_train.graph.check.schema import inputs_of
 
         defaults = {
             entry.name: entry.default

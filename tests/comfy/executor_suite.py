@@ -19,11 +19,11 @@ import pytest  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from cascade_train.errors import CascadeError  # noqa: E402
-from cascade_train.graph.execute import run_prompt  # noqa: E402
-from cascade_train.graph.execute_cache import ResultCache  # noqa: E402
-from cascade_train.graph.registry import node_classes, pack_nodes  # noqa: E402
-from cascade_train.graph.schema import object_info  # noqa: E402
-from cascade_train.graph.validate import problems  # noqa: E402
+from cascade_train.graph.check.schema import object_info  # noqa: E402
+from cascade_train.graph.check.validate import problems  # noqa: E402
+from cascade_train.graph.core.registry import node_classes, pack_nodes  # noqa: E402
+from cascade_train.graph.run.cache import ResultCache  # noqa: E402
+from cascade_train.graph.run.execute import run_prompt  # noqa: E402
 from cascade_train.host.comfy_inside import enter_comfyui  # noqa: E402
 
 NOT_OURS = "offset or history or empty_list or job"

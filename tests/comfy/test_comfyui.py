@@ -165,9 +165,9 @@ def test_a_workflow_of_this_project_runs_as_it_stands(
 
     Only counts are cut down; every picture, and what was trained, is the same on both sides.
     """
-    from cascade_train.graph.convert import to_prompt
-    from cascade_train.graph.load import read_workflow
-    from cascade_train.graph.overrides import apply_settings
+    from cascade_train.graph.check.overrides import apply_settings
+    from cascade_train.graph.file.convert import to_prompt
+    from cascade_train.graph.file.load import read_workflow
 
     workflow = Path(__file__).resolve().parents[2] / "workflows" / f"{name}.json"
     info = server.get("/object_info")

@@ -208,7 +208,7 @@ def test_the_reader_of_a_pipe_may_leave_early(workflow: Path) -> None:
 
 
 def test_what_a_class_itself_refuses_is_a_problem_too() -> None:
-    from cascade_train.graph.refused import refused
+    from cascade_train.graph.check.refused import refused
 
     class Even:
         RETURN_TYPES = ()

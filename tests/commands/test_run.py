@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cascade_train.cli import main
-from cascade_train.graph.load import read_workflow
+from cascade_train.graph.file.load import read_workflow
 
 
 class Command:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cascade_train.commands.terminal import Terminal, TimeLeft, files_of, span
-from cascade_train.graph.execute_report import Event, NodeReport, Report
+from cascade_train.graph.run.report import Event, NodeReport, Report
 from cascade_train.host.headless import headless_folders
 
 

@@ -343,7 +343,7 @@ def test_the_world_is_a_source() -> None:
     assert len(opened) == 50
     draw = opened.draws(0, 4, 8)[5]
     loaded = opened.load(draw)
-    from cascade_train.data.world import render
+    from cascade_train.nano.world import render
 
     pixels, caption = render("captioned", 3, draw.sample)
     assert (loaded.pixels == pixels).all() and loaded.caption == caption == opened.caption(draw)

@@ -12,9 +12,10 @@ from cascade_train.errors import CascadeError
 from cascade_train.formats import lora
 from cascade_train.formats.export import export_path, export_stamp, export_trained
 from cascade_train.host.headless import headless_folders
-from cascade_train.models import build, library, nano_parts
+from cascade_train.models import build, library
 from cascade_train.models.spec import ModelsSpec, PartFile
 from cascade_train.models.weights import read_header, read_tensors, write_tensors
+from cascade_train.nano import widths as nano_parts
 
 
 @pytest.fixture

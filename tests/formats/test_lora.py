@@ -13,8 +13,9 @@ import torch
 
 from cascade_train.errors import CascadeError
 from cascade_train.formats import lora
-from cascade_train.models import build, nano_parts
+from cascade_train.models import build
 from cascade_train.models.weights import read_header, read_tensors, write_tensors
+from cascade_train.nano import widths as nano_parts
 
 STAGE_C = {
     "full": {"widths": (2048, 2048), "down": (8, 24), "up": (24, 8)},

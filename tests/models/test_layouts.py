@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from cascade_train.errors import CascadeError
-from cascade_train.models import build, init, layouts, nano_parts
+from cascade_train.models import build, layouts
+from cascade_train.nano import init
+from cascade_train.nano import widths as nano_parts
 
 UNETS = ("stage_c", "stage_c_lite", "stage_b", "stage_b_lite")
 OTHERS = (("stage_a", "stage_a"), ("effnet_encoder", "compressor"), ("previewer", "previewer"))

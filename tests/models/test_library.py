@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from cascade_train.errors import CascadeError
-from cascade_train.models import build, init, library, nano_parts, weights
+from cascade_train.models import build, library, weights
+from cascade_train.nano import init
+from cascade_train.nano import widths as nano_parts
 
 
 @pytest.fixture

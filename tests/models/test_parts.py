@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from cascade_train.errors import CascadeError
-from cascade_train.models import build, compressor, init, library, nano_parts
+from cascade_train.models import build, compressor, library
 from cascade_train.models.stage_a import SCALE, StageA, StageAConfig, psnr
 from cascade_train.models.text import encode_text, text_length, with_new_tokens
+from cascade_train.nano import init
+from cascade_train.nano import widths as nano_parts
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +128,7 @@ def test_a_new_word_pools_where_the_old_end_is_and_changes_nothing_else(nano):
 def test_vocabulary_is_clips_in_form(nano):
     tokenizer = library.part(nano, "text").tokenizer
     assert {"star</w>", "red</w>", "s", "s</w>"} <= tokenizer.get_vocab().keys()
-    from cascade_train.data.world import vocabulary
+    from cascade_train.nano.world import vocabulary
 
     for word in vocabulary():
         assert tokenizer.tokenize(word) == [f"{word}</w>"]

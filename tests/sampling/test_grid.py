@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from PIL import Image
 
+from cascade_train.jobs.validation import validation_grid
 from cascade_train.sampling.grid import labelled_grid, sheet, tiled, to_pictures, to_tensor
 from cascade_train.sampling.plot import CURVE, loss_plot, running_mean
 from cascade_train.sampling.spec import Prompts, prompts_from_lines
-from cascade_train.sampling.validation import validation_grid
 
 
 def colours(picture: Image.Image) -> set[tuple[int, int, int]]:

@@ -231,7 +231,8 @@ def test_a_run_does_not_fit_models_of_another_size(
 ) -> None:
     host = studio.CountingHost(tmp_path)
     position, _ = run.train(run.start(studio.spec("stage_a", models), host), 1, host=host)
-    from cascade_train.models import applied, build, nano_parts
+    from cascade_train.models import applied, build
+    from cascade_train.nano import widths as nano_parts
 
     other = build.build("stage_a", nano_parts.config("stage_a"))
     (link,) = apply_trained(models, position).applied

@@ -145,7 +145,8 @@ def test_image_embeddings_are_given_to_their_share_independently_of_captions(
     import json
     import shutil
 
-    from cascade_train.models import build, nano_parts, weights
+    from cascade_train.models import build, weights
+    from cascade_train.nano import widths as nano_parts
 
     folder = tmp_path / "with-image"
     shutil.copytree(models_folder, folder)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cascade_train.graph.schema import Input, inputs_of
+from cascade_train.graph.check.schema import Input, inputs_of
 
 GAP, COLUMN_GAP, TITLE, SLOT, WIDGET = 60, 90, 34, 20, 26
 MARGIN, GROUP_TITLE = 20, 44

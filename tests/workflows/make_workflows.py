@@ -51,7 +51,7 @@ def known_captions() -> str:
     """Lines of nano's own world, each shape at least three times, whatever their order."""
     from collections import Counter
 
-    from cascade_train.data import world
+    from cascade_train.nano import world
 
     lines: list[str] = []
     seen: Counter[str] = Counter()
@@ -87,8 +87,8 @@ def schemas() -> dict[str, Any]:
     """The pack's nodes and the few core ones that the workflows use."""
     import cascade_train_nodes
 
-    from cascade_train.graph.schema import object_info
-    from cascade_train.graph.standins import standins
+    from cascade_train.graph.check.schema import object_info
+    from cascade_train.graph.core.standins import standins
     from cascade_train.host.headless import HeadlessHost, headless_folders
 
     host = HeadlessHost(headless_folders(Path("output")))

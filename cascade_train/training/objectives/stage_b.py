@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from cascade_train.diffusion import noise as random
 from cascade_train.errors import CascadeError
+from cascade_train.jobs.prepare import store_for
 from cascade_train.training.feed import LatentFeed, Memo, PixelFeed, TextFeed, tensor_bytes
 from cascade_train.training.objectives.base import (
     MicroBatch,
@@ -19,7 +20,6 @@ from cascade_train.training.objectives.base import (
     trainable_part,
 )
 from cascade_train.training.objectives.diffusion import DiffusionObjective
-from cascade_train.training.prepare import store_for
 from cascade_train.training.spec import FullTarget
 
 if TYPE_CHECKING:

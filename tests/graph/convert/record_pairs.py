@@ -99,7 +99,7 @@ def main() -> int:
 def served_classes(url: str, further: Path | None) -> dict[str, Any]:
     from rule_nodes import NODE_CLASS_MAPPINGS
 
-    from cascade_train.graph.schema import object_info
+    from cascade_train.graph.check.schema import object_info
 
     with urllib.request.urlopen(f"{url}/object_info", timeout=120) as answer:
         classes: dict[str, Any] = json.load(answer)

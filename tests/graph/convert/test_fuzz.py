@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from rule_nodes import NODE_CLASS_MAPPINGS as CLASSES
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.convert import to_prompt
-from cascade_train.graph.drawing import draw
-from cascade_train.graph.overrides import apply_settings
-from cascade_train.graph.schema import object_info
-from cascade_train.graph.strings import dynamic_prompt, fill_in
-from cascade_train.graph.summary import summary
-from cascade_train.graph.validate import check, problems
+from cascade_train.graph.check.overrides import apply_settings
+from cascade_train.graph.check.schema import object_info
+from cascade_train.graph.check.validate import check, problems
+from cascade_train.graph.file.convert import to_prompt
+from cascade_train.graph.file.strings import dynamic_prompt, fill_in
+from cascade_train.graph.show.drawing import draw
+from cascade_train.graph.show.summary import summary
 
 INFO = object_info(CLASSES)
 BOUNDED = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))

@@ -11,8 +11,8 @@ from rule_nodes import NODE_CLASS_MAPPINGS as CLASSES
 from workflow_builder import Graph
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.convert import to_prompt
-from cascade_train.graph.validate import check
+from cascade_train.graph.check.validate import check
+from cascade_train.graph.file.convert import to_prompt
 
 
 def chained() -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.load import read_workflow
+from cascade_train.graph.file.load import read_workflow
 
 UI = {"nodes": [{"id": 1, "type": "Note", "title": "ünïcode 猫 🐈"}], "links": [], "version": 0.4}
 API = {"1": {"class_type": "RuleShow", "inputs": {}}}

@@ -28,8 +28,8 @@ from typing import Any
 import pytest
 from rule_cases import CASES
 
-from cascade_train.graph.convert import to_prompt
-from cascade_train.graph.load import read_workflow
+from cascade_train.graph.file.convert import to_prompt
+from cascade_train.graph.file.load import read_workflow
 
 PAIRS = Path(__file__).resolve().parent / "pairs"
 VIEW_ONLY = {"audioUI", "preview", "preview_text", "preview_markdown", "previewMode"}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cascade_train.graph.convert import unknown_classes
-from cascade_train.graph.load import is_ui
-from cascade_train.graph.validate import check
+from cascade_train.graph.check.validate import check
+from cascade_train.graph.file.convert import unknown_classes
+from cascade_train.graph.file.load import is_ui
 
 PAIRS = Path(__file__).resolve().parent / "pairs"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cascade_train.graph.execute import run_prompt
-from cascade_train.graph.execute_report import Event, Report
+from cascade_train.graph.run.execute import run_prompt
+from cascade_train.graph.run.report import Event, Report
 from cascade_train.host.blocker import ExecutionBlocker
 from cascade_train.host.headless import HeadlessHost, headless_folders
 

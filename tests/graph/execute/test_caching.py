@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cascade_train.graph.execute_cache import ResultCache
+from cascade_train.graph.run.cache import ResultCache
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.execute import run_prompt
-from cascade_train.graph.load import read_workflow
-from cascade_train.graph.standins import standins
+from cascade_train.graph.core.standins import standins
+from cascade_train.graph.file.load import read_workflow
+from cascade_train.graph.run.execute import run_prompt
 from cascade_train.host.headless import HeadlessHost, Quiet, headless_folders
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.overrides import apply_settings, find_node, only
-from cascade_train.graph.schema import object_info
+from cascade_train.graph.check.overrides import apply_settings, find_node, only
+from cascade_train.graph.check.schema import object_info
 
 
 class Numbers:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cascade_train.graph.registry import node_classes
-from cascade_train.graph.schema import object_info
-from cascade_train.graph.validate import check, problems
+from cascade_train.graph.check.schema import object_info
+from cascade_train.graph.check.validate import check, problems
+from cascade_train.graph.core.registry import node_classes
 from cascade_train.host.headless import HeadlessHost, headless_folders
 
 

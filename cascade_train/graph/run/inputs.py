@@ -1,0 +1,211 @@
+"""From a node's entry to the calls of its function and back: gathering, lists, blockers, merging."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cascade_train.errors import CascadeError
+from cascade_train.graph.run.classes import ClassFacts
+from cascade_train.graph.run.prompt import is_link
+from cascade_train.host.blocker import ExecutionBlocker, is_blocker
+
+Columns = dict[str, Sequence[Any]]
+"""Input name -> its values, one for each call (a single value counts for every call)."""
+
+
+@dataclass
+class Gathered:
+    """A node's inputs as far as they are known. ``missing`` are links whose source has no result yet."""
+
+    columns: Columns
+    missing: set[str] = field(default_factory=set)
+    hidden: dict[str, Any] = field(default_factory=dict)
+    """Hidden values by kind (``"UNIQUE_ID"``), which V3 nodes get beside their inputs."""
+
+
+def gather(
+    facts: ClassFacts,
+    inputs: Mapping[str, Any],
+    hidden_values: Mapping[str, Any],
+    result_of: Callable[[str], Sequence[Sequence[Any]] | None],
+) -> Gathered:
+    """Collect a node's inputs; a link without a result becomes None and is noted as missing."""
+    got = Gathered({})
+    for name, value in inputs.items():
+        entry = facts.declared(name)
+        if is_link(value) and not (entry and entry[2].get("rawLink")):
+            if not facts.takes_link(name):
+                continue
+            outputs, slot = result_of(value[0]), int(value[1])
+            if outputs is None or not 0 <= slot < len(outputs):
+                got.missing.add(name)
+                got.columns[name] = (None,)
+            else:
+                got.columns[name] = outputs[slot]
+        elif entry is not None:
+            got.columns[name] = (unwrapped(value),)
+    for name, kind in facts.hidden.items():
+        if isinstance(kind, str):
+            value = hidden_values.get(kind)
+            if facts.is_v3:
+                got.hidden[kind] = value
+            elif kind in KINDS:
+                got.columns[name] = (value,)
+    return got
+
+
+KINDS = frozenset(
+    {"PROMPT", "DYNPROMPT", "EXTRA_PNGINFO", "UNIQUE_ID", "AUTH_TOKEN_COMFY_ORG", "API_KEY_COMFY_ORG"}
+)
+
+
+def unwrapped(value: Any) -> Any:
+    """An array literal travels as ``{"__value__": [...]}``, since a bare array would be a link."""
+    if isinstance(value, Mapping) and "__value__" in value:
+        return value["__value__"]
+    return value
+
+
+async def call_over_lists(
+    facts: ClassFacts,
+    function: Callable[..., Any],
+    columns: Columns,
+    *,
+    on_blocked: Callable[[Any], Any] = lambda blocker: blocker,
+    before_call: Callable[[int], None] = lambda index: None,
+) -> list[Any]:
+    """Call ``function`` once for each row of ``columns`` (shorter columns repeat their last value).
+
+    INPUT_IS_LIST gets all columns in one call. A row that holds a blocker is not called; what
+    ``on_blocked`` makes of the blocker stands for its result. Results of async functions that need to wait
+    come back as running tasks; use `settled` on them.
+    """
+    rows: list[dict[str, Any]]
+    if facts.input_is_list:
+        rows = [{name: list(column) for name, column in columns.items()}]
+    elif not columns:
+        rows = [{}]
+    else:
+        empty = [name for name, column in columns.items() if not len(column)]
+        if empty:
+            raise CascadeError(
+                f"the list that reaches the input '{empty[0]}' is empty",
+                fix="Give it at least one item, or do not link it",
+            )
+        count = max(len(column) for column in columns.values())
+        rows = [
+            {name: column[i if i < len(column) else -1] for name, column in columns.items()}
+            for i in range(count)
+        ]
+    results: list[Any] = []
+    for index, row in enumerate(rows):
+        blocker = _blocker_in(row, facts.input_is_list)
+        if blocker is not None:
+            results.append(on_blocked(blocker))
+            continue
+        before_call(index)
+        result = function(**row)
+        if inspect.isawaitable(result):
+            task = asyncio.ensure_future(_awaited(result))
+            await asyncio.sleep(0)
+            result = task.result() if task.done() else task
+        results.append(result)
+    return results
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+def _blocker_in(row: Mapping[str, Any], lists: bool) -> Any:
+    for value in row.values():
+        for item in value if lists else (value,):
+            if is_blocker(item):
+                return item
+    return None
+
+
+def running(results: Sequence[Any]) -> list[asyncio.Future[Any]]:
+    """The results that are still being awaited."""
+    return [r for r in results if isinstance(r, asyncio.Future) and not r.done()]
+
+
+async def settled(results: Sequence[Any]) -> list[Any]:
+    """Wait for every running task; raises the first one's exception."""
+    tasks = running(results)
+    if tasks:
+        await asyncio.wait(tasks)
+    return [r.result() if isinstance(r, asyncio.Future) else r for r in results]
+
+
+@dataclass
+class Returned:
+    """What one call of a node's function gave."""
+
+    values: tuple[Any, ...] | None
+    ui: Mapping[str, Any] | None = None
+    expand: Mapping[str, Mapping[str, Any]] | None = None
+
+
+def returned(facts: ClassFacts, result: Any) -> Returned:
+    """Read a function's return value: a tuple, a blocker, ``{"ui", "result", "expand"}`` or V3's output.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    if result is None:
+        return Returned(None)
+    if is_blocker(result):
+        return Returned(_all_blocked(facts, result))
+    if isinstance(result, Mapping):
+        values = result.get("result")
+        if is_blocker(values):
+            values = _all_blocked(facts, values)
+        return Returned(None if values is None else tuple(values), result.get("ui"), result.get("expand"))
+    if hasattr(result, "block_execution") and hasattr(result, "expand"):
+        ui = result.ui
+        if ui is not None and not isinstance(ui, Mapping):
+            ui = ui.as_dict()
+        values = result.result
+        if result.block_execution is not None:
+            values = _all_blocked(facts, ExecutionBlocker(result.block_execution))
+        return Returned(None if values is None else tuple(values), ui, result.expand)
+    if isinstance(result, (tuple, list)):
+        return Returned(tuple(result))
+    raise TypeError(
+        f"{facts.cls.__name__}.{facts.function} returned {type(result).__name__}; a node returns a tuple "
+        f"of its {len(facts.return_types)} outputs, or a dict with 'ui' or 'result'"
+    )
+
+
+def _all_blocked(facts: ClassFacts, blocker: Any) -> tuple[Any, ...]:
+    return (blocker,) * len(facts.return_types)
+
+
+def merged(facts: ClassFacts, rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """One column for each output: the calls' values in order, lists of OUTPUT_IS_LIST outputs joined."""
+    if not rows:
+        return []
+    width = len(rows[0])
+    flags = facts.output_is_list or (False,) * width
+    columns: list[list[Any]] = []
+    for slot, is_list in zip(range(width), flags):
+        column: list[Any] = []
+        for row in rows:
+            if is_list and not is_blocker(row[slot]):
+                column.extend(row[slot])
+            else:
+                column.append(row[slot])
+        columns.append(column)
+    return columns
+
+
+def merged_ui(uis: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Display values of all calls, joined by key; the first call's keys decide which there are."""
+    if not uis:
+        return {}
+    return {key: [item for ui in uis for item in ui.get(key, ())] for key in uis[0]}
