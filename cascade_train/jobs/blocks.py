@@ -11,13 +11,13 @@ from torch import Tensor
 from cascade_train.errors import CascadeError
 from cascade_train.files import write_with
 from cascade_train.host.base import Host
+from cascade_train.host.progress import progress_of
 from cascade_train.jobs.validation import draw_prompts, validation_grid
 from cascade_train.jobs.watch import Watch
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.weights import PREDICTION
 from cascade_train.sampling.grid import to_tensor
 from cascade_train.sampling.plot import loss_plot
-from cascade_train.sampling.progress import told
 from cascade_train.sampling.spec import Prompts
 from cascade_train.training import run as runs
 from cascade_train.training.apply import apply_trained
@@ -104,7 +104,7 @@ def validate(
         models = run.spec.models if run.step == 0 else apply_trained(run.spec.models, run, strength)
         title = title or f"step {run.step}"
     assert models is not None
-    pictures = draw_prompts(models, prompts, device=host.device, progress=told(host), host=host)
+    pictures = draw_prompts(models, prompts, device=host.device, progress=progress_of(host), host=host)
     grid = validation_grid(prompts, pictures, title)
     if run is not None and host.rank == 0:
         _keep(run, prompts, strength, grid)

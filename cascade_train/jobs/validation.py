@@ -10,11 +10,11 @@ from PIL import Image
 from torch import Tensor
 
 from cascade_train.host.base import Host
+from cascade_train.host.progress import Progress, silent
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.ranks.talk import shared_out
 from cascade_train.sampling.grid import labelled_grid, to_pictures
 from cascade_train.sampling.pipeline import text_to_image
-from cascade_train.sampling.progress import Progress, silent
 from cascade_train.sampling.spec import Prompts
 
 _SHARED = (

@@ -14,12 +14,12 @@ from torch import Tensor
 from cascade_train.diffusion.samplers import Sampler, SamplerSettings
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
+from cascade_train.host.progress import progress_of
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.sampling import stages
 from cascade_train.sampling.conditioning import Conditioning, encode_prompts, with_image
 from cascade_train.sampling.pipeline import fitted
-from cascade_train.sampling.progress import told
 from cascade_train.sampling.sizes import picture_size, sampling_factor
 
 Link = list[list[Any]]
@@ -97,7 +97,7 @@ def sample_stage_c(
         start=start,
         strength=strength,
         device=host.device,
-        progress=told(host),
+        progress=progress_of(host),
     )
     return {"samples": drawn, PICTURE: size.picture}
 
@@ -136,7 +136,7 @@ def decode_stage_b(
         size=size.stage_b,
         settings=SamplerSettings(steps, cfg, sampler=sampler),
         device=host.device,
-        progress=told(host),
+        progress=progress_of(host),
     )
     return {"samples": drawn}
 

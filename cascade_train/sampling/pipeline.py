@@ -8,11 +8,11 @@ from torch import Tensor
 
 from cascade_train.diffusion.samplers import Sampler, SamplerSettings
 from cascade_train.errors import CascadeError
+from cascade_train.host.progress import Progress, part_of, silent
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.sampling import stages
 from cascade_train.sampling.conditioning import Conditioning, encode_prompts, with_image
-from cascade_train.sampling.progress import Progress, silent
 from cascade_train.sampling.sizes import PictureSize, picture_size
 
 
@@ -73,7 +73,7 @@ def text_to_image(
         start=latents,
         strength=strength,
         device=device,
-        progress=lambda done, _, text, shown: progress(done, total, text, shown),
+        progress=part_of(progress, 0, total),
         preview=preview,
     )
     return decode(
@@ -85,7 +85,7 @@ def text_to_image(
         size=size,
         settings=SamplerSettings(steps_b, cfg_b, rescale, sampler),
         device=device,
-        progress=lambda done, _, text, shown: progress(steps_c * batches + done, total, text, shown),
+        progress=part_of(progress, steps_c * batches, total),
     )
 
 

@@ -26,12 +26,12 @@ from cascade_train.diffusion.samplers import (
 )
 from cascade_train.diffusion.targets import Objective
 from cascade_train.errors import CascadeError
+from cascade_train.host.progress import Progress, silent
 from cascade_train.models import compressor, library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.stage_a import SCALE
 from cascade_train.models.weights import PREDICTS
 from cascade_train.sampling.conditioning import Conditioning
-from cascade_train.sampling.progress import Progress, silent
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -39,8 +39,8 @@ class SaveImage:
                     "STRING",
                     {
                         "default": "ComfyUI",
-                        "tooltip": "Start of the file names; may have folders, and %width%, %height%, %year%, "
-                        "%month%, %day%, %hour%, %minute%, %second%.",
+                        "tooltip": "Start of the file names; may have folders, and %width%, %height%, "
+                        "%year%, %month%, %day%, %hour%, %minute%, %second%.",
                     },
                 ),
             },

@@ -59,7 +59,7 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
         torch.manual_seed(seed & 0x7FFF_FFFF_FFFF_FFFF)
         config = LoraConfig(
             r=target.rank,
-            lora_alpha=target.alpha,
+            lora_alpha=target.alpha,  # type: ignore[arg-type]
             target_modules=names,  # type: ignore[arg-type]
             use_dora=target.kind == "dora",
             lora_dropout=0.0,
