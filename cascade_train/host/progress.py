@@ -32,10 +32,10 @@ def progress_of(host: Host) -> Progress:
     return progress
 
 
-def part_of(progress: Progress, before: int, total: int) -> Progress:
-    """For one part of a longer work: its steps count from ``before``, out of ``total`` altogether."""
+def part_of(progress: Progress, before: int, whole: int) -> Progress:
+    """For one part of a longer work: its steps count from ``before``, out of ``whole`` altogether."""
 
-    def inner(done: int, _total: int, text: str = "", preview: Image.Image | None = None) -> None:
-        progress(before + done, total, text, preview)
+    def inner(done: int, total: int, text: str = "", preview: Image.Image | None = None) -> None:
+        progress(before + done, whole, text, preview)
 
     return inner
