@@ -12,7 +12,7 @@ HELP = "print the API prompt that ComfyUI would queue for a workflow"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from cascade_train.commands.run import add_places
+    from cascade_train.commands.places import add_places
 
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="a UI workflow (JSON), or a PNG or WebP that carries one"
@@ -33,12 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cascade_train.commands.schemas import schemas
+    from cascade_train.commands.places import place_or_schemas
     from cascade_train.graph.file.convert import to_prompt, unknown_classes
     from cascade_train.graph.file.load import read_workflow
 
     workflow = read_workflow(args.file)
-    _host, info = schemas(args)
+    info = place_or_schemas(args)[1].schemas
     unknown = unknown_classes(workflow, info)
     if unknown:
         listed = "; ".join(

@@ -26,27 +26,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object: what the file is, and its nodes"
     )
-    from cascade_train.commands.run import add_places
+    from cascade_train.commands.places import add_places
 
     add_places(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from cascade_train.commands.schemas import schemas
+    from cascade_train.commands.places import place_or_schemas
     from cascade_train.graph.check.problems import one_line
     from cascade_train.graph.file.load import read_workflow
-    from cascade_train.graph.show.drawing import draw
-    from cascade_train.graph.show.summary import as_json, heading, summary
+    from cascade_train.graph.show.drawing import draw_graph
+    from cascade_train.graph.show.summary import heading, summary_of
 
     workflow = read_workflow(args.file)
-    _host, info = schemas(args)
-    found = summary(workflow, info)
+    info = place_or_schemas(args)[1].schemas
+    found = summary_of(workflow, info)
     if args.json:
-        print(json.dumps({"file": str(args.file), **as_json(found)}))
+        print(json.dumps({"file": str(args.file), **found.as_json()}))
         return 0
     print(f"{args.file}: {heading(found)}")
     print()
-    for line in draw(found.nodes, width=None if args.values else 100):
+    for line in draw_graph(found.nodes, width=None if args.values else 100):
         print(line)
     for key, title, why in found.left_out:
         print(f"{why}: {one_line(title)} ({one_line(key)})")

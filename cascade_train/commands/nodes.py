@@ -11,7 +11,7 @@ HELP = "list the nodes that can run here, with their inputs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from cascade_train.commands.run import add_places
+    from cascade_train.commands.places import add_places
 
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="only nodes whose id, title or category has this in it"
@@ -24,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cascade_train.commands.schemas import schemas
+    from cascade_train.commands.places import place_or_schemas
     from cascade_train.errors import CascadeError
-    from cascade_train.graph.check.near import nearest, shown
+    from cascade_train.graph.check.near import alternatives, nearest
 
-    _host, info = schemas(args)
+    info = place_or_schemas(args)[1].schemas
     wanted = (args.name or "").casefold()
     chosen = {
         name: schema
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if not chosen:
         near = nearest(args.name, [*info, *(schema["display_name"] for schema in info.values())])
         raise CascadeError(
-            f"no node is called '{args.name}'", fix=f"Nearest: {shown(near)}" if near else None
+            f"no node is called '{args.name}'", fix=f"Nearest: {alternatives(near)}" if near else None
         )
     if args.json:
         print(json.dumps(chosen, default=str))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +28,8 @@ WRONG = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from cascade_train.commands.places import add_places
+
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("file", type=Path, metavar="FILE", help="the workflow")
@@ -68,45 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object an event, the report last")
     parser.add_argument("--traceback", action="store_true", help="show where unexpected errors came from")
-
-
-def add_places(parser: argparse.ArgumentParser) -> None:
-    """Options that say where things lie; shared by the commands that look at files of a workflow."""
-    group = parser.add_argument_group("places")
-    group.add_argument(
-        "--output-dir",
-        type=Path,
-        metavar="DIR",
-        help="where pictures, exports and runs go (./output, or that of --comfyui)",
-    )
-    group.add_argument(
-        "--input-dir",
-        type=Path,
-        metavar="DIR",
-        help="where the workflow's pictures and datasets are (./input, or that of --comfyui)",
-    )
-    group.add_argument(
-        "--models-dir",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="a folder laid out as ComfyUI's models folder (repeatable)",
-    )
-    group.add_argument(
-        "--read",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="a further folder that the workflow may read from (repeatable)",
-    )
-    group.add_argument(
-        "--comfyui",
-        type=Path,
-        metavar="DIR",
-        help="use the nodes of the ComfyUI in DIR, its custom nodes and its folders",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -156,7 +118,8 @@ def refuse(problems: Sequence[Mapping[str, Any]], as_json: bool) -> int:
 
 
 def _run(args: argparse.Namespace, display: Any) -> int:
-    from cascade_train.graph.check.overrides import find_node
+    from cascade_train.commands.places import place
+    from cascade_train.graph.check.checked import Wrong, checked
     from cascade_train.graph.file.load import is_api, read_workflow
 
     if args.processes < 1:
@@ -169,23 +132,22 @@ def _run(args: argparse.Namespace, display: Any) -> int:
             return together(args.processes, args.words)
     workflow = read_workflow(args.file)
     host, classes = place(args, display)
-    prompt, problems = _checked(workflow, classes, host, args)
-    if problems:
-        return refuse([problem.as_json() for problem in problems], args.json)
-    only = [find_node(prompt, name) for name in args.only]
+    found = checked(workflow, classes, host, settings=args.settings, only=args.only)
+    if isinstance(found, Wrong):
+        return refuse([problem.as_json() for problem in found.problems], args.json)
     if args.dry_run:
-        from cascade_train.graph.run.plan import plan
+        from cascade_train.graph.run.plan import dry_run
 
-        return _print_plan(plan(prompt, classes, host, only=only), args.json)
+        return _print_plan(dry_run(found), args.json)
 
-    from cascade_train.graph.run.execute import run_prompt
+    from cascade_train.graph.run.loop import execute
     from cascade_train.host.headless import stop_on_signals
     from cascade_train.ranks.joined import joined
 
     pnginfo = None if is_api(workflow) else {"workflow": workflow}
     _make_output(host.folders.output)
     with stop_on_signals(host, _say_at_once), joined(host):
-        report = run_prompt(prompt, classes, host, only=only, extra_pnginfo=pnginfo, listener=display.event)
+        report = execute(found, host, extra_pnginfo=pnginfo, listener=display.event)
         if host.world_size > 1 and not report.ok:
             display.end(report, host.folders)
             _leave(report.exit_code)
@@ -237,58 +199,6 @@ def _make_output(folder: Path) -> None:
 def _say_at_once(text: str) -> None:
     """Written past the buffers: a signal may arrive while they are being written."""
     os.write(2, f"\n{text}\n".encode())
-
-
-def place(args: argparse.Namespace, display: Any) -> tuple[Any, dict[str, type]]:
-    """The host and the node classes that the options ask for."""
-    from cascade_train.graph.core.registry import node_classes, pack_nodes
-    from cascade_train.host.headless import HeadlessHost, headless_folders
-
-    for option, folders in (
-        ("--input-dir", [args.input_dir] if args.input_dir else []),
-        ("--models-dir", args.models_dir),
-        ("--read", args.read),
-    ):
-        for folder in folders:
-            if not folder.is_dir():
-                raise CascadeError(f"{option}: there is no folder '{folder}'")
-    device = getattr(args, "device", "auto")
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", device):
-        raise CascadeError(f"--device: '{device}' is no device", fix="Use auto, cpu, cuda, cuda:1 or mps")
-    if args.comfyui:
-        from cascade_train.host.comfy_inside import enter_comfyui
-
-        host, others = enter_comfyui(
-            args.comfyui,
-            output=args.output_dir,
-            input_folder=args.input_dir,
-            models=args.models_dir,
-            read=args.read,
-            device=device,
-            sink=display,
-            before_packs=pack_nodes,
-        )
-        return host, node_classes(host, others)
-    folders_ = headless_folders(args.output_dir or Path("output"), args.input_dir, args.models_dir, args.read)
-    host = HeadlessHost(folders_, device, display)
-    return host, node_classes(host)
-
-
-def _checked(
-    workflow: dict[str, Any], classes: Mapping[str, type], host: Any, args: argparse.Namespace
-) -> tuple[dict[str, Any], list[Any]]:
-    """The prompt with ``--set`` applied, and what is wrong with the part of it that will run."""
-    from cascade_train.graph.check.overrides import only
-    from cascade_train.graph.check.refused import refused
-    from cascade_train.graph.check.schema import object_info
-    from cascade_train.graph.check.validate import check
-
-    prompt, found = check(workflow, object_info(classes), host, args.settings)
-    found += refused(prompt, classes, {problem.node for problem in found})
-    if args.only:
-        wanted = only(prompt, args.only)
-        found = [problem for problem in found if problem.node in wanted]
-    return prompt, found
 
 
 def _print_plan(planned: Sequence[Any], as_json: bool) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from cascade_train.graph.check.problems import one_line
-from cascade_train.graph.run.report import Event, NodeReport, Report
+from cascade_train.graph.run.report import Event, ExecutionReport, NodeReport
 from cascade_train.host.base import Folders
 from cascade_train.words import duration
 
@@ -37,7 +37,7 @@ class Display(Protocol):
 
     def warn(self, text: str) -> None: ...
 
-    def end(self, report: Report, folders: Folders) -> None: ...
+    def end(self, report: ExecutionReport, folders: Folders) -> None: ...
 
 
 def span(seconds: float) -> str:
@@ -57,7 +57,7 @@ class Silent:
     def warn(self, text: str) -> None:
         return None
 
-    def end(self, report: Report, folders: Folders) -> None:
+    def end(self, report: ExecutionReport, folders: Folders) -> None:
         for node in report.failed:
             line = one_line(f"{node.name()}: {node.error}", 1000)
             print(f"cascade-train (process {os.environ.get('RANK', '?')}): {line}", file=sys.stderr)
@@ -177,7 +177,7 @@ class Terminal:
     def warn(self, text: str) -> None:
         self._line(f"  warning  {text}")
 
-    def end(self, report: Report, folders: Folders) -> None:
+    def end(self, report: ExecutionReport, folders: Folders) -> None:
         self._clear()
         names = {node.node_id: one_line(node.name()) for node in report.nodes}
         rows = [node for node in report.nodes if node.is_output]
@@ -256,7 +256,7 @@ class JsonLines:
     def warn(self, text: str) -> None:
         self._say("warning", {"text": text})
 
-    def end(self, report: Report, folders: Folders) -> None:
+    def end(self, report: ExecutionReport, folders: Folders) -> None:
         data = report.as_json()
         files = {node.node_id: [str(path) for path in files_of(node.ui, folders)] for node in report.nodes}
         for node in data["nodes"]:

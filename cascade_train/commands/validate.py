@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ EPILOG = "Exit code: 0 no problem, 2 problems: one a line, with node, input, val
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from cascade_train.commands.run import add_places
+    from cascade_train.commands.places import add_places
 
     parser.epilog = EPILOG
     parser.add_argument(
@@ -41,18 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cascade_train.commands.schemas import classes_and_schemas
+    from cascade_train.commands.places import place_or_schemas
     from cascade_train.errors import CascadeError
-    from cascade_train.graph.check.refused import refused
-    from cascade_train.graph.check.validate import check
+    from cascade_train.graph.check.checked import Wrong, checked
     from cascade_train.graph.file.load import read_workflow
 
     try:
         workflow = read_workflow(args.file)
-        host, classes, info = classes_and_schemas(args)
-        prompt, found = check(workflow, info, host, args.settings)
-        if classes:
-            found += refused(prompt, classes, {problem.node for problem in found})
+        host, classes = place_or_schemas(args)
+        found = checked(workflow, classes, host, settings=args.settings)
     except CascadeError as error:
         if not args.json:
             raise
@@ -67,25 +65,26 @@ def run(args: argparse.Namespace) -> int:
             )
         )
         return 2
+    problems = found.problems if isinstance(found, Wrong) else ()
     if args.json:
         print(
             json.dumps(
                 {
-                    "ok": not found,
+                    "ok": not problems,
                     "file": str(args.file),
-                    "nodes": len(prompt),
-                    "problems": [problem.as_json() for problem in found],
+                    "nodes": len(found.prompt),
+                    "problems": [problem.as_json() for problem in problems],
                 }
             )
         )
     else:
-        _tell(args.file, prompt, found)
-    return 2 if found else 0
+        _print_lines(args.file, len(found.prompt), problems)
+    return 2 if problems else 0
 
 
-def _tell(path: Path, prompt: dict[str, Any], found: list[Any]) -> None:
-    for problem in found:
+def _print_lines(path: Path, count: int, problems: Sequence[Any]) -> None:
+    for problem in problems:
         print(problem)
-    nodes = f"{len(prompt)} node{'s' if len(prompt) != 1 else ''}"
-    count = f"{len(found)} problem{'s' if len(found) != 1 else ''}" if found else "no problem"
-    print(f"{path}: {nodes}, {count}")
+    nodes = f"{count} node{'s' if count != 1 else ''}"
+    said = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}" if problems else "no problem"
+    print(f"{path}: {nodes}, {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -143,4 +144,17 @@ class Host(Protocol):
 
     def make_room(self) -> None:
         """Free accelerator memory that the host itself holds (ComfyUI's loaded models)."""
+        ...
+
+
+class ExecutingHost(Host, Protocol):
+    """A host in which our own executor runs a graph; inside ComfyUI its executor does."""
+
+    def executing(self, node_id: str, index: int) -> None:
+        """A node's function is about to be called, for the ``index``-th row of its inputs."""
+        ...
+
+    def inference_mode(self, needs_torch: bool) -> AbstractContextManager[Any]:
+        """What nodes run within: no gradients, as in ComfyUI. Where ``needs_torch`` is False (texts and
+        numbers alone) torch is not loaded for it."""
         ...

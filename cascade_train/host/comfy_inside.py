@@ -20,7 +20,19 @@ log = logging.getLogger("cascade_train")
 
 
 class ComfyInsideHost(HeadlessHost):
-    """A headless host beside a loaded ComfyUI, whose models it unloads when asked for room."""
+    """A headless host beside a loaded ComfyUI, which it tells what runs and asks for room."""
+
+    def executing(self, node_id: str, index: int) -> None:
+        """Core's GraphBuilder takes the prefix of new ids from the running node, and progress goes to it.
+
+        ComfyUI's of before these modules are left alone.
+        """
+        builder = getattr(sys.modules.get("comfy_execution.graph_utils"), "GraphBuilder", None)
+        if builder is not None:
+            builder.set_default_prefix(node_id, index, 0)
+        utils = sys.modules.get("comfy_execution.utils")
+        if utils is not None and hasattr(utils, "current_executing_context"):
+            utils.current_executing_context.set(utils.ExecutionContext("cascade-train", node_id, index))
 
     def make_room(self) -> None:
         import comfy.model_management

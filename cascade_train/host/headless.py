@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
@@ -178,6 +179,18 @@ class HeadlessHost:
 
     def make_room(self) -> None:
         return None
+
+    def executing(self, node_id: str, index: int) -> None:
+        return None
+
+    def inference_mode(self, needs_torch: bool) -> AbstractContextManager[Any]:
+        if not needs_torch and "torch" not in sys.modules:
+            return nullcontext()
+        try:
+            import torch
+        except ImportError:
+            return nullcontext()
+        return torch.inference_mode()
 
 
 STOPPED = 130

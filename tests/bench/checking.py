@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cascade_train.graph.check.schema import object_info
-from cascade_train.graph.check.validate import problems
+from cascade_train.graph.check.checked import checked
+from cascade_train.graph.check.classes import Classes, object_info
 from cascade_train.graph.core.registry import node_classes
 from cascade_train.graph.file.convert import to_prompt
 from cascade_train.host.headless import HeadlessHost, headless_folders
@@ -74,7 +74,7 @@ def main() -> None:
         command = [sys.executable, "-m", "cascade_train.cli", "validate", str(path)]
         print(f"nodes     {len(prompt)}")
         print(f"convert   {best(lambda: to_prompt(data, info)):7.1f} ms")
-        print(f"check     {best(lambda: problems(prompt, info, host)):7.1f} ms")
+        print(f"check     {best(lambda: checked(prompt, Classes(node_classes(host)), host)):7.1f} ms")
         print(f"schemas   {best(lambda: object_info(node_classes(host))):7.1f} ms")
         print(f"command   {best(lambda: subprocess.run(command, check=True, capture_output=True)):7.1f} ms")
 

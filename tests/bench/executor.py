@@ -88,8 +88,10 @@ def measure(run: Callable[[dict[str, Any]], None], nodes: int, runs: int) -> dic
 
 
 def ours(nodes: int, runs: int) -> dict[str, float]:
+    from cascade_train.graph.check.checked import Checked, checked
+    from cascade_train.graph.check.classes import Classes
     from cascade_train.graph.run.cache import ResultCache
-    from cascade_train.graph.run.execute import run_prompt
+    from cascade_train.graph.run.loop import execute
     from cascade_train.host.headless import HeadlessHost, headless_folders
 
     cache = ResultCache()
@@ -97,7 +99,8 @@ def ours(nodes: int, runs: int) -> dict[str, float]:
         host = HeadlessHost(headless_folders(Path(folder)))
 
         def run(prompt: dict[str, Any]) -> None:
-            assert run_prompt(prompt, CLASSES, host, cache=cache).ok
+            found = checked(prompt, Classes(CLASSES), host)
+            assert isinstance(found, Checked) and execute(found, host, cache=cache).ok
 
         return measure(run, nodes, runs)
 

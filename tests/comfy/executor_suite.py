@@ -19,11 +19,11 @@ import pytest  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from cascade_train.errors import CascadeError  # noqa: E402
-from cascade_train.graph.check.schema import object_info  # noqa: E402
-from cascade_train.graph.check.validate import problems  # noqa: E402
+from cascade_train.graph.check.checked import Wrong, checked  # noqa: E402
+from cascade_train.graph.check.classes import Classes  # noqa: E402
 from cascade_train.graph.core.registry import node_classes, pack_nodes  # noqa: E402
 from cascade_train.graph.run.cache import ResultCache  # noqa: E402
-from cascade_train.graph.run.execute import run_prompt  # noqa: E402
+from cascade_train.graph.run.loop import execute  # noqa: E402
 from cascade_train.host.comfy_inside import enter_comfyui  # noqa: E402
 
 NOT_OURS = "offset or history or empty_list or job"
@@ -35,7 +35,6 @@ host, others = enter_comfyui(FOLDER, output=WORK / "output", device="cpu", befor
 core: Any = __import__("nodes")
 asyncio.run(core.load_custom_node(str(FOLDER / "tests/execution/testing_nodes/testing-pack")))
 classes = node_classes(host, dict(core.NODE_CLASS_MAPPINGS))
-info = object_info(classes)
 
 
 class Result:
@@ -86,9 +85,12 @@ class Client:
                 node.inputs["filename_prefix"] = self.name.replace("/", "_")
         only = [n for n in partial_execution_targets or () if n in prompt]
         only = [n for n in only if getattr(classes[prompt[n]["class_type"]], "OUTPUT_NODE", False)]
-        found = [] if only else problems(prompt, info, None)
-        if found:
-            raise refused("; ".join(map(str, found)))
+        try:
+            found = checked(prompt, Classes(classes), None, only=only)
+        except CascadeError as error:
+            raise refused(str(error)) from None
+        if isinstance(found, Wrong):
+            raise refused("; ".join(map(str, found.problems)))
         result = Result()
 
         def listen(event: Any) -> None:
@@ -97,10 +99,7 @@ class Client:
             elif event.kind == "cached":
                 result.cached.update(event.data["nodes"])
 
-        try:
-            report = run_prompt(prompt, classes, host, only=only, cache=self.cache, listener=listen)
-        except CascadeError as error:
-            raise refused(str(error)) from None
+        report = execute(found, host, cache=self.cache, listener=listen)
         for node in report.failed:
             raise RuntimeError(
                 {

@@ -117,7 +117,8 @@ def test_core_and_stand_ins_write_the_same_bytes(
 
 def test_the_schemas_of_the_stand_ins_are_cores(server: Any, tmp_path: Path) -> None:
     """Inputs, their order, types, defaults and ranges, and outputs: what a saved workflow depends on."""
-    from cascade_train.graph.check.schema import inputs_of, object_info
+    from cascade_train.graph.check.classes import object_info
+    from cascade_train.graph.check.schema import inputs_of
     from cascade_train.graph.core.standins import standins
     from cascade_train.host.headless import HeadlessHost, headless_folders
 

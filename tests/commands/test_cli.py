@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAIRS = REPOSITORY / "tests" / "graph" / "convert" / "pairs"
+PAIRS = REPOSITORY / "tests" / "graph" / "file" / "pairs"
 HEAVY = ("torch", "numpy", "diffusers", "transformers", "PIL", "cv2", "yaml")
 
 
@@ -208,7 +208,8 @@ def test_the_reader_of_a_pipe_may_leave_early(workflow: Path) -> None:
 
 
 def test_what_a_class_itself_refuses_is_a_problem_too() -> None:
-    from cascade_train.graph.check.refused import refused
+    from cascade_train.graph.check.checked import Wrong, checked
+    from cascade_train.graph.check.classes import Classes
 
     class Even:
         RETURN_TYPES = ()
@@ -227,6 +228,6 @@ def test_what_a_class_itself_refuses_is_a_problem_too() -> None:
             return ()
 
     prompt = {str(count): {"class_type": "Even", "inputs": {"count": count}} for count in (2, 3)}
-    assert [str(problem) for problem in refused(prompt, {"Even": Even})] == [
-        "Even (id 3): count = 3 is refused: 3 is odd."
-    ]
+    found = checked(prompt, Classes({"Even": Even}), None)
+    assert isinstance(found, Wrong)
+    assert [str(problem) for problem in found.problems] == ["Even (id 3): count = 3 is refused: 3 is odd."]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cascade_train.commands.terminal import Terminal, TimeLeft, files_of, span
-from cascade_train.graph.run.report import Event, NodeReport, Report
+from cascade_train.graph.run.report import Event, ExecutionReport, NodeReport
 from cascade_train.host.headless import headless_folders
 
 
@@ -86,7 +86,7 @@ def test_a_title_cannot_move_the_cursor_or_fake_a_line() -> None:
 def test_the_end_says_which_outputs_exist(tmp_path: Path) -> None:
     folders = headless_folders(tmp_path)
     saved = {"images": [{"filename": "a_00001_.png", "subfolder": "set", "type": "output"}]}
-    report = Report(
+    report = ExecutionReport(
         [
             NodeReport("1", "Broken", "X", False, "failed", error="no pictures"),
             NodeReport("2", "Grid", "SaveImage", True, "skipped", because="1"),

@@ -127,9 +127,11 @@ def test_a_second_ctrl_c_ends_work_that_does_not_listen(tmp_path: Path) -> None:
 @posix
 def test_ctrl_c_in_a_training_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
     """A real training is stopped; the same graph again goes on from the step where it was."""
-    from cascade_train.graph.check.schema import inputs_of, object_info
+    from cascade_train.graph.check.checked import Checked, checked
+    from cascade_train.graph.check.classes import Classes, object_info
+    from cascade_train.graph.check.schema import inputs_of
     from cascade_train.graph.core.registry import node_classes
-    from cascade_train.graph.run.execute import run_prompt
+    from cascade_train.graph.run.loop import execute
 
     info = object_info(node_classes(HeadlessHost(headless_folders(tmp_path))))
 
@@ -203,5 +205,6 @@ def test_ctrl_c_in_a_training_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
                     host.stop()
 
     host.sink = Watch()
-    assert run_prompt(prompt, node_classes(host), host).interrupted
+    found = checked(prompt, Classes(node_classes(host)), host)
+    assert isinstance(found, Checked) and execute(found, host).interrupted
     assert min(seen) >= reached, "it went on, and did not start again"

@@ -170,7 +170,7 @@ def page(name: str, schema: Mapping[str, Any]) -> str:
 if __name__ == "__main__":
     import cascade_train_nodes
 
-    from cascade_train.graph.check.schema import object_info
+    from cascade_train.graph.check.classes import object_info
     from cascade_train.host.headless import HeadlessHost, headless_folders
 
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,8 @@ import pytest
 from cascade_train_nodes.checks import CHECKS
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.check.schema import inputs_of, object_info
+from cascade_train.graph.check.classes import object_info
+from cascade_train.graph.check.schema import inputs_of
 from cascade_train.host.headless import HeadlessHost, headless_folders
 
 

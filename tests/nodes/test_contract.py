@@ -12,7 +12,7 @@ from typing import Any
 import cascade_train_nodes
 import pytest
 
-from cascade_train.graph.check.schema import object_info
+from cascade_train.graph.check.classes import object_info
 from cascade_train.host.headless import HeadlessHost, headless_folders
 
 SNAPSHOT = Path(__file__).parent / "contract.json"
@@ -101,7 +101,7 @@ def test_every_node_has_its_help_page() -> None:
 def test_schemas_come_without_heavy_libraries() -> None:
     code = (
         "import sys, pathlib, cascade_train_nodes\n"
-        "from cascade_train.graph.check.schema import object_info\n"
+        "from cascade_train.graph.check.classes import object_info\n"
         "from cascade_train.host.headless import HeadlessHost, headless_folders\n"
         "object_info(cascade_train_nodes.build_mappings(HeadlessHost(headless_folders(pathlib.Path('o'))))[0])\n"
         "heavy = {'torch', 'numpy', 'cv2', 'diffusers', 'transformers', 'PIL'} & set(sys.modules)\n"

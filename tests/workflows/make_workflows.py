@@ -87,7 +87,7 @@ def schemas() -> dict[str, Any]:
     """The pack's nodes and the few core ones that the workflows use."""
     import cascade_train_nodes
 
-    from cascade_train.graph.check.schema import object_info
+    from cascade_train.graph.check.classes import object_info
     from cascade_train.graph.core.standins import standins
     from cascade_train.host.headless import HeadlessHost, headless_folders
 

@@ -41,7 +41,7 @@ def _last(path: str) -> str:
     return path.replace("\\", "/").rsplit("/", 1)[-1]
 
 
-def shown(names: Iterable[Any], most: int = 3) -> str:
+def alternatives(names: Iterable[Any], most: int = 3) -> str:
     """``'a', 'b' or 'c'``, each cut when long."""
     texts = [f"'{str(name)[:80]}'" if isinstance(name, str) else str(name)[:80] for name in names][:most]
     if len(texts) < 2:
@@ -49,6 +49,6 @@ def shown(names: Iterable[Any], most: int = 3) -> str:
     return ", ".join(texts[:-1]) + f" or {texts[-1]}"
 
 
-def a(noun: str) -> str:
+def with_article(noun: str) -> str:
     """``noun`` with its article: ``an IMAGE``, ``a MASK``."""
     return f"{'an' if noun[:1].upper() in tuple('AEIOU') else 'a'} {noun}"

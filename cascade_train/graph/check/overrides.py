@@ -7,20 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.check.near import a, nearest, shown
-from cascade_train.graph.check.reach import needed
+from cascade_train.graph.check.near import alternatives, nearest, with_article
 from cascade_train.graph.check.schema import Schema, inputs_of
-from cascade_train.graph.check.values import convert
+from cascade_train.graph.check.values import from_text
+from cascade_train.graph.file.api import Prompt, title_of
 from cascade_train.graph.file.widgets import AUTOGROW, entries_of, is_widget, reads
-
-Prompt = Mapping[str, Mapping[str, Any]]
-
-
-def title_of(node: Mapping[str, Any]) -> str:
-    """The node's title in the graph, else its class."""
-    meta = node.get("_meta")
-    title = meta.get("title") if isinstance(meta, Mapping) else None
-    return str(title or node["class_type"])
 
 
 def find_node(prompt: Prompt, name: str) -> str:
@@ -43,13 +34,14 @@ def find_node(prompt: Prompt, name: str) -> str:
             return found[0]
         if found:
             raise CascadeError(
-                f"{len(found)} nodes are called '{name}'", fix=f"Use an id: {shown(found, 12)}"
+                f"{len(found)} nodes are called '{name}'", fix=f"Use an id: {alternatives(found, 12)}"
             )
     titles = [title_of(node) for node in prompt.values()]
     near = nearest(name, [*titles, *prompt, *(str(node["class_type"]) for node in prompt.values())])
-    listed = ", ".join(dict.fromkeys(f"'{title}'" for title in titles[:12]))
+    some = ", ".join(dict.fromkeys(f"'{title}'" for title in titles[:12]))
     raise CascadeError(
-        f"no node is called '{name}'", fix=f"Nearest: {shown(near)}" if near else f"The workflow has {listed}"
+        f"no node is called '{name}'",
+        fix=f"Nearest: {alternatives(near)}" if near else f"The workflow has {some}",
     )
 
 
@@ -78,19 +70,6 @@ def apply_settings(
     if wrong:
         raise CascadeError(f"{len(wrong)} settings are wrong: " + " ".join(str(error) for error in wrong))
     return changed
-
-
-def only(prompt: Prompt, names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """The part of the prompt that the named nodes need, themselves included; all of it when none are named.
-
-    Raises:
-        CascadeError: a name fits no node.
-    """
-    wanted = [find_node(prompt, name) for name in names]
-    if not wanted:
-        return dict(prompt)
-    kept = needed(prompt, wanted)
-    return {key: node for key, node in prompt.items() if key in kept}
 
 
 def _split(setting: str) -> tuple[str, str]:
@@ -133,7 +112,7 @@ def _no_input(node: Mapping[str, Any], name: str, object_info: Mapping[str, Sche
         str(key) for key in node["inputs"]
     ]
     near = nearest(name, names)
-    fix = f"Nearest: {shown(near)}" if near else f"It has {shown(names, 12)}"
+    fix = f"Nearest: {alternatives(near)}" if near else f"It has {alternatives(names, 12)}"
     return CascadeError(f"'{title_of(node)}' has no input '{name}'", fix=fix)
 
 
@@ -146,12 +125,12 @@ def _typed(
         return _guessed(value)
     if not is_widget(entry) and entry.type not in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"):
         raise CascadeError(
-            f"'{title_of(node)}' takes {a(entry.type)} at '{name}', which only a wire can bring",
+            f"'{title_of(node)}' takes {with_article(entry.type)} at '{name}', which only a wire can bring",
             where=f"--set {setting}",
-            fix=f"It can be given {shown([e.name for e in entries_of(schema) if is_widget(e)], 12)}",
+            fix=f"It can be given {alternatives([e.name for e in entries_of(schema) if is_widget(e)], 12)}",
         )
     try:
-        return convert(entry, value)
+        return from_text(entry, value)
     except CascadeError as error:
         raise CascadeError(error.what, where=f"--set {setting}", fix=error.fix) from None
 

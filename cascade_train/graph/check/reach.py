@@ -1,51 +1,52 @@
-"""Which nodes of a prompt run, and which of their wires go in a circle. No recursion: graphs may be long."""
+"""Which nodes of a prompt run, in which order data flows, and which wires go in a circle. No recursion:
+graphs may be long."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from cascade_train.graph.file.api import Prompt, links_of
 
-def links_of(node: Mapping[str, Any]) -> Iterator[str]:
-    """Ids of the nodes that feed ``node``."""
-    for value in node["inputs"].values():
-        if isinstance(value, list) and len(value) == 2 and isinstance(value[0], (str, int)):
-            yield str(value[0])
+MOST_CIRCLES = 10
 
-
-def needed(nodes: Mapping[str, Mapping[str, Any]], outputs: Iterable[str]) -> set[str]:
-    """``outputs`` and every node that they need."""
-    found: set[str] = set()
-    pending = list(outputs)
-    while pending:
-        key = pending.pop()
-        if key not in found and key in nodes:
-            found.add(key)
-            pending += links_of(nodes[key])
-    return found
+Takes = Callable[[Mapping[str, Any], str], bool]
+"""Whether a link at a node's input of that name reaches the node; see `Classes.takes`."""
 
 
-def circles(nodes: Mapping[str, Mapping[str, Any]], among: Iterable[str]) -> list[list[str]]:
-    """Circles of ids in the data's direction, one for each back edge of a depth-first walk; at most ten."""
-    found: list[list[str]] = []
-    done: set[str] = set()
-    for start in among:
-        if start not in done and start in nodes:
-            found += _circles_from(start, nodes, done)
-    return found[:10]
+@dataclass(frozen=True)
+class Reached:
+    """What some nodes need. ``order`` holds them too, each id after those that feed it; ``circles`` are ids
+    in the data's direction, one for each wire that leads back, at most `MOST_CIRCLES`."""
+
+    order: tuple[str, ...]
+    circles: tuple[tuple[str, ...], ...]
 
 
-def _circles_from(start: str, nodes: Mapping[str, Mapping[str, Any]], done: set[str]) -> Iterator[list[str]]:
-    """Walk everything that feeds ``start``; nodes left behind are added to ``done``."""
-    trail = {start: links_of(nodes[start])}
-    while trail:
-        key = next(reversed(trail))
-        feeder = next(trail[key], None)
-        if feeder is None:
-            del trail[key]
-            done.add(key)
-        elif feeder in trail:
-            ids = list(trail)
-            yield ids[ids.index(feeder) :][::-1]
-        elif feeder not in done and feeder in nodes:
-            trail[feeder] = links_of(nodes[feeder])
+def reached(nodes: Prompt, roots: Iterable[str], takes: Takes = lambda node, name: True) -> Reached:
+    """``roots`` and every node that they need; lazy inputs count, what is not in ``nodes`` is passed over."""
+    order: dict[str, None] = {}
+    circles: list[tuple[str, ...]] = []
+
+    def feeders(key: str) -> Iterator[str]:
+        node = nodes[key]
+        return reversed([source for name, source, _ in links_of(node) if takes(node, name)])
+
+    for root in roots:
+        if root in order or root not in nodes:
+            continue
+        trail = {root: feeders(root)}
+        while trail:
+            key = next(reversed(trail))
+            feeder = next(trail[key], None)
+            if feeder is None:
+                del trail[key]
+                order[key] = None
+            elif feeder in trail:
+                if len(circles) < MOST_CIRCLES:
+                    ids = list(trail)
+                    circles.append(tuple(ids[ids.index(feeder) :][::-1]))
+            elif feeder not in order and feeder in nodes:
+                trail[feeder] = feeders(feeder)
+    return Reached(tuple(order), tuple(circles))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,47 +13,6 @@ from cascade_train.graph.file.load import parse_json
 
 Schema = Mapping[str, Any]
 """One class's entry: input, input_order, output, output_name, output_is_list, output_node, …"""
-
-
-def object_info(classes: Mapping[str, type]) -> dict[str, dict[str, Any]]:
-    """The entry of each V1 class (``INPUT_TYPES``, ``RETURN_TYPES``, …), by id."""
-    return {name: describe(name, cls) for name, cls in classes.items()}
-
-
-def describe(name: str, cls: Any) -> dict[str, Any]:
-    """The ``/object_info`` entry of one V1 class."""
-    inputs = cls.INPUT_TYPES()
-    outputs = [_plain_type(kind) for kind in getattr(cls, "RETURN_TYPES", ())]
-    return {
-        "input": inputs,
-        "input_order": {group: list(entries) for group, entries in inputs.items()},
-        "output": outputs,
-        "output_is_list": list(getattr(cls, "OUTPUT_IS_LIST", [False] * len(outputs))),
-        "output_name": list(getattr(cls, "RETURN_NAMES", outputs)),
-        "output_tooltips": list(getattr(cls, "OUTPUT_TOOLTIPS", ())),
-        "name": name,
-        "display_name": str(getattr(cls, "DISPLAY_NAME", name)),
-        "description": str(getattr(cls, "DESCRIPTION", "")),
-        "python_module": cls.__module__,
-        "category": str(getattr(cls, "CATEGORY", "")),
-        "output_node": bool(getattr(cls, "OUTPUT_NODE", False)),
-        "checks_itself": _checks_itself(cls),
-    }
-
-
-def _checks_itself(cls: Any) -> list[str]:
-    """Inputs that the class checks in its VALIDATE_INPUTS, ``*`` for all (ComfyUI's entries do not say)."""
-    check = getattr(cls, "VALIDATE_INPUTS", None)
-    if check is None:
-        return []
-    parameters = inspect.signature(check).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return ["*"]
-    return [parameter.name for parameter in parameters if parameter.name not in ("cls", "input_types")]
-
-
-def _plain_type(kind: Any) -> Any:
-    return list(kind) if isinstance(kind, (list, tuple)) else kind
 
 
 @dataclass(frozen=True)
@@ -90,11 +49,23 @@ def read_input(name: str, entry: Any, required: bool) -> Input:
     return Input(name, str(kind), required, options, choices)
 
 
-def inputs_of(schema: Schema) -> Iterator[Input]:
+class ReadSchema(dict[str, Any]):
+    """A class's entry whose inputs are read once, however often they are asked for."""
+
+    @cached_property
+    def inputs(self) -> tuple[Input, ...]:
+        return tuple(_read_inputs(self))
+
+
+def inputs_of(schema: Schema) -> Sequence[Input]:
     """Inputs in the order of their sockets and widgets: required, optional (each by ``input_order``).
 
     Hidden inputs are left out.
     """
+    return schema.inputs if isinstance(schema, ReadSchema) else tuple(_read_inputs(schema))
+
+
+def _read_inputs(schema: Schema) -> Iterator[Input]:
     groups = schema.get("input") or {}
     orders = schema.get("input_order") or {}
     for group in ("required", "optional"):
@@ -104,16 +75,6 @@ def inputs_of(schema: Schema) -> Iterator[Input]:
         order += [name for name in entries if name not in listed]
         for name in order:
             yield read_input(name, entries[name], group == "required")
-
-
-def pack_of(schema: Schema) -> str:
-    """Where a class comes from, for people: ``cascade-train``, ``ComfyUI``, or the pack's folder."""
-    module = str(schema.get("python_module") or "")
-    if module.startswith("cascade_train"):
-        return "cascade-train"
-    if module.startswith("custom_nodes."):
-        return module.split(".")[1]
-    return "ComfyUI"
 
 
 def read_object_info(path: Path) -> dict[str, Schema]:

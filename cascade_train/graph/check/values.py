@@ -8,18 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.check.near import a, nearest, shown
+from cascade_train.graph.check.near import alternatives, nearest, with_article
 from cascade_train.graph.check.schema import Input
+from cascade_train.graph.file.api import unwrapped
 from cascade_train.graph.file.widgets import DYNAMIC_COMBO, UPLOADS
 from cascade_train.host.base import Host
 
 Finding = tuple[str, str, str]
 """What is wrong, what would be right, and a word for the kind."""
-
-
-def unwrapped(value: Any) -> Any:
-    """The list in ``{"__value__": […]}``, any other value as it is."""
-    return value["__value__"] if isinstance(value, Mapping) and "__value__" in value else value
 
 
 def value_problem(
@@ -46,7 +42,7 @@ def value_problem(
     kind = entry.type if entry.type in _CONVERT else None
     if kind is None:
         if entry.required and entry.type != "*" and value is None:
-            return "is required and has nothing", f"Connect {a(entry.type)}", "missing input"
+            return "is required and has nothing", f"Connect {with_article(entry.type)}", "missing input"
         return None
     found = _CONVERT[kind](value)
     if isinstance(found, str):
@@ -54,7 +50,7 @@ def value_problem(
     return None if own else _range(entry, found)
 
 
-def convert(entry: Input, text: str) -> Any:
+def from_text(entry: Input, text: str) -> Any:
     """``text`` from a command line as a value of the input's type.
 
     Raises:
@@ -85,6 +81,22 @@ def convert(entry: Input, text: str) -> Any:
             if not isinstance(choice, str) and str(choice).lower() == text.lower():
                 return choice
     return text
+
+
+def in_its_type(entry: Input, value: Any) -> Any:
+    """``value`` as the node gets it: ``"3"`` is 3 for an INT, and 3 is ``"3"`` for a STRING.
+
+    Raises:
+        ValueError, TypeError, OverflowError: it cannot be converted; `value_problem` says so in words.
+    """
+    target = _TYPES.get(entry.type)
+    if target is None:
+        return value
+    plain = unwrapped(value)
+    return plain if type(plain) is target else target(plain)
+
+
+_TYPES: dict[str, type] = {"INT": int, "FLOAT": float, "STRING": str, "BOOLEAN": bool}
 
 
 def _integer(value: Any) -> int | str:
@@ -161,9 +173,9 @@ def _choice(entry: Input, value: Any) -> Finding | None:
     if not choices:
         return "is not there, and nothing else is", "Put the file where the host looks for it", "choice"
     near = nearest(wrong[0], choices)
-    fix = f"Nearest: {shown(near)}" if near else f"Choose {shown(choices, 5)}"
+    fix = f"Nearest: {alternatives(near)}" if near else f"Choose {alternatives(choices, 5)}"
     if not near and len(choices) > 5:
-        fix = f"Choose one of {len(choices)}, such as {shown(choices)}"
+        fix = f"Choose one of {len(choices)}, such as {alternatives(choices)}"
     return "is not one of the choices", fix, "choice"
 
 
@@ -217,7 +229,7 @@ def _uploaded(entry: Input, value: Any, host: Host) -> Finding | None:
     near = nearest(name, there)
     return (
         f"does not exist in {folder}",
-        f"Nearest there: {shown(near)}" if near else "Put the file there",
+        f"Nearest there: {alternatives(near)}" if near else "Put the file there",
         "file",
     )
 

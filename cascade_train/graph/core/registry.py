@@ -13,7 +13,7 @@ from cascade_train.errors import CascadeError
 from cascade_train.graph.core.standins import standins
 from cascade_train.host.base import Host
 
-NODES = "cascade_train_nodes"
+PACK = "cascade_train_nodes"
 """The name under which this pack's folder ``nodes`` is imported; core has a module called ``nodes``."""
 
 
@@ -23,27 +23,27 @@ def pack_nodes() -> ModuleType:
     Raises:
         CascadeError: neither is there.
     """
-    if NODES in sys.modules:
-        return sys.modules[NODES]
+    if PACK in sys.modules:
+        return sys.modules[PACK]
     try:
-        return importlib.import_module(NODES)
+        return importlib.import_module(PACK)
     except ModuleNotFoundError as error:
-        if error.name != NODES:
+        if error.name != PACK:
             raise
     folder = Path(__file__).resolve().parents[3] / "nodes"
     spec = importlib.util.spec_from_file_location(
-        NODES, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        PACK, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
     if not folder.is_dir() or spec is None or spec.loader is None:
         raise CascadeError(
             "the nodes of Cascade Train are not installed", fix="Install it again: pip install cascade-train"
         )
     module = importlib.util.module_from_spec(spec)
-    sys.modules[NODES] = module
+    sys.modules[PACK] = module
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[NODES]
+        del sys.modules[PACK]
         raise
     return module
 

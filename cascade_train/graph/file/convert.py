@@ -9,16 +9,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from cascade_train.errors import CascadeError
 from cascade_train.graph.check.schema import Schema
-from cascade_train.graph.file.document import Graph, Node, Slot, parse
-from cascade_train.graph.file.layout import PRIMITIVE, Scope
+from cascade_train.graph.file.api import title_of, with_text_ids
+from cascade_train.graph.file.document import Node, Slot, parse_document
+from cascade_train.graph.file.expanded import PRIMITIVE, Scope
 from cascade_train.graph.file.load import is_api
 from cascade_train.graph.file.strings import dynamic_prompt, fill_in
 from cascade_train.graph.file.widgets import reads, typed_in
-from cascade_train.graph.file.wires import Source, Value, Wiring
-
-Prompt = dict[str, dict[str, Any]]
+from cascade_train.graph.file.wires import Origin, Value, Wiring
 
 FILLED_IN = frozenset(
     {
@@ -50,13 +48,13 @@ def to_prompt(
     *,
     draw: int | None = None,
     now: datetime | None = None,
-) -> Prompt:
-    """The API prompt of a UI workflow; an API prompt comes back as it is, ids as str.
+) -> dict[str, dict[str, Any]]:
+    """The API prompt of a UI workflow; an API prompt comes back as it is, ids as str, also in its links.
 
     Args:
         workflow: the parsed JSON.
         object_info: the schemas of the node classes. A class that is not in it keeps its wires and loses
-            its widgets; `validate.problems` names such nodes.
+            its widgets; `check.checked` names such nodes.
         draw: the seed with which ``{a|b}`` in strings that allow it is drawn; None leaves the braces.
         now: the time for ``%date:…%`` in file names; None takes the present.
 
@@ -64,10 +62,10 @@ def to_prompt(
         CascadeError: the workflow is damaged, uses group nodes, or its wires run in a circle.
     """
     if is_api(workflow):
-        return {str(key): node for key, node in workflow.items()}
-    wiring = Wiring(parse(workflow), object_info)
+        return with_text_ids(workflow)
+    wiring = Wiring(parse_document(workflow), object_info)
     _apply_primitives(wiring, now)
-    prompt: Prompt = {}
+    prompt: dict[str, dict[str, Any]] = {}
     for scope, node in wiring.nodes():
         if wiring.is_emitted(node):
             prompt[scope.full_id(node)] = {
@@ -99,7 +97,7 @@ def _inputs(
         inputs[name] = _literal(value)
     for index, slot in enumerate(wiring.inputs(scope, node)):
         source = wiring.source(scope, node, index)
-        if isinstance(source, Source):
+        if isinstance(source, Origin):
             inputs[slot.name] = [source.id, source.slot]
         elif isinstance(source, Value):
             inputs[slot.name] = _literal(source.value)
@@ -185,12 +183,12 @@ def unknown_classes(
     """
     if is_api(workflow):
         found = {
-            str(node["class_type"]): ("", f"'{_api_title(node)}' (id {key})")
+            str(node["class_type"]): ("", f"'{title_of(node)}' (id {key})")
             for key, node in workflow.items()
             if node["class_type"] not in object_info
         }
     else:
-        wiring = Wiring(parse(workflow), object_info)
+        wiring = Wiring(parse_document(workflow), object_info)
         found = {
             node.type: (pack_hint(node), f"'{node.title or node.type}' (id {scope.full_id(node)})")
             for scope, node in wiring.nodes()
@@ -206,12 +204,3 @@ def pack_hint(node: Node) -> str:
         if isinstance(value, str) and value and value != "comfy-core":
             return value
     return "ComfyUI itself" if node.properties.get("cnr_id") == "comfy-core" else ""
-
-
-def _api_title(node: Mapping[str, Any]) -> str:
-    meta = node.get("_meta")
-    title = meta.get("title") if isinstance(meta, Mapping) else None
-    return str(title or node["class_type"])
-
-
-__all__ = ["CascadeError", "Graph", "Prompt", "to_prompt", "unknown_classes"]

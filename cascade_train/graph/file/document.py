@@ -19,7 +19,7 @@ OUTPUT_NODE = "-20"
 
 
 @dataclass(frozen=True)
-class Link:
+class Wire:
     """A wire, by where it comes from. Where it goes is the business of the input that names it."""
 
     origin: str
@@ -80,7 +80,7 @@ class Graph:
     id: str
     name: str
     nodes: Mapping[str, Node]
-    links: Mapping[str, Link]
+    links: Mapping[str, Wire]
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
 
@@ -93,7 +93,7 @@ class Document:
     subgraphs: Mapping[str, Graph]
 
 
-def parse(workflow: Any) -> Document:
+def parse_document(workflow: Any) -> Document:
     """Read a UI workflow.
 
     Raises:
@@ -150,7 +150,7 @@ def _graph(entry: Mapping[str, Any], identity: str, name: str, inside: bool = Fa
                 fix="Delete one of them, or save the workflow again in ComfyUI",
             )
         nodes[node.id] = node
-    links: dict[str, Link] = {}
+    links: dict[str, Wire] = {}
     for saved in _list(entry.get("links"), f"links of the {where}"):
         if saved is not None:  # ComfyUI leaves a null where a link was deleted
             key, link = _link(saved, where)
@@ -209,7 +209,7 @@ def slot_type(kind: Any) -> str:
     return "*" if kind in (0, -1, None, "") else str(kind)
 
 
-def _link(entry: Any, where: str) -> tuple[str, Link]:
+def _link(entry: Any, where: str) -> tuple[str, Wire]:
     if isinstance(entry, Mapping):
         parts = [entry.get(k) for k in ("id", "origin_id", "origin_slot", "target_id", "target_slot", "type")]
     elif isinstance(entry, list) and len(entry) >= 5:
@@ -222,7 +222,7 @@ def _link(entry: Any, where: str) -> tuple[str, Link]:
         )
     key, origin, slot, target, target_slot, kind = parts
     spot = f"link {_short(key)} of the {where}"
-    return node_id(key, f"a link of the {where}"), Link(
+    return node_id(key, f"a link of the {where}"), Wire(
         node_id(origin, spot),
         _index(slot, spot),
         node_id(target, spot),

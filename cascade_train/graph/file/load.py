@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_train.errors import CascadeError
+from cascade_train.graph.file.api import is_node
 
 MAX_FILE_BYTES = 256 * 2**20
 MAX_TEXT_BYTES = 64 * 2**20
@@ -130,16 +131,7 @@ def is_ui(value: Any) -> bool:
 
 def is_api(value: Any) -> bool:
     """Whether ``value`` is shaped as an API prompt: each value a str ``class_type`` and a dict ``inputs``."""
-    return (
-        isinstance(value, dict)
-        and bool(value)
-        and all(
-            isinstance(node, dict)
-            and isinstance(node.get("class_type"), str)
-            and isinstance(node.get("inputs"), dict)
-            for node in value.values()
-        )
-    )
+    return isinstance(value, dict) and bool(value) and all(is_node(node) for node in value.values())
 
 
 def _carried(texts: dict[str, str], where: str, cut: bool = False) -> dict[str, Any]:

@@ -10,25 +10,25 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cascade_train.graph.file.document import Graph, Node, Port
-from cascade_train.graph.file.layout import MAX_DEPTH, Layout, Scope
+from cascade_train.graph.file.expanded import MAX_DEPTH, Expanded, Scope
 from cascade_train.graph.file.widgets import MISSING, sent_values
 
-Target = tuple[Node, str]
+InnerWidget = tuple[Node, str]
 """An inner node, and its widget's or (of an inner instance) its input's name."""
 
 
 class Promoted:
-    """The promoted widgets of a laid-out document."""
+    """The promoted widgets of a expanded document."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self._targets: dict[tuple[str, str], Target | None] = {}
+    def __init__(self, expanded: Expanded) -> None:
+        self.expanded = expanded
+        self._targets: dict[tuple[str, str], InnerWidget | None] = {}
         self._kept: dict[tuple[str, ...], dict[str, Any]] = {}
-        for scope in layout.scopes.values():
+        for scope in expanded.scopes.values():
             if scope.instance is not None:
                 self._kept[scope.path] = dict(self._saved(scope, scope.instance))
 
-    def target(self, graph: Graph, port: Port, depth: int = 0) -> Target | None:
+    def target(self, graph: Graph, port: Port, depth: int = 0) -> InnerWidget | None:
         """What a subgraph's input stands for; None when it is a plain socket."""
         key = (graph.id, port.name)
         if key not in self._targets:
@@ -36,13 +36,13 @@ class Promoted:
             self._targets[key] = self._find(graph, port, depth) if depth < MAX_DEPTH else None
         return self._targets[key]
 
-    def _find(self, graph: Graph, port: Port, depth: int) -> Target | None:
+    def _find(self, graph: Graph, port: Port, depth: int) -> InnerWidget | None:
         for link in port.links:
-            node, slot = self.layout.fed(graph).get(link, (None, None))
+            node, slot = self.expanded.fed(graph).get(link, (None, None))
             if node is None or slot is None:
                 continue
-            inner = self.layout.document.subgraphs.get(node.type)
-            schema = self.layout.object_info.get(node.type)
+            inner = self.expanded.document.subgraphs.get(node.type)
+            schema = self.expanded.object_info.get(node.type)
             name = slot.widget or slot.name
             if inner is not None:
                 deeper = next((p for p in inner.inputs if p.name == slot.name), None)
@@ -71,7 +71,9 @@ class Promoted:
         else:
             yield from ((port.name, value) for (port, _), value in zip(ports, node.values))
 
-    def _proxied(self, scope: Scope, ports: list[tuple[Port, Target]], proxy: Any, value: Any) -> str | None:
+    def _proxied(
+        self, scope: Scope, ports: list[tuple[Port, InnerWidget]], proxy: Any, value: Any
+    ) -> str | None:
         """The input that ``[inner node id, widget]`` stands for; sets the inner widget when there is none."""
         if not isinstance(proxy, list) or len(proxy) < 2:
             return None
@@ -80,8 +82,8 @@ class Promoted:
             if (inner_id == "-1" and port.name == name) or (node.id == inner_id and widget == name):
                 return port.name
         inner = scope.graph.nodes.get(inner_id)
-        if inner is not None and value is not None and inner.type in self.layout.object_info:
-            values = self.layout.values(scope, inner)
+        if inner is not None and value is not None and inner.type in self.expanded.object_info:
+            values = self.expanded.values(scope, inner)
             if name in values:
                 values[name] = value
         return None
@@ -100,10 +102,10 @@ class Promoted:
             if found is None:
                 return MISSING
             node, name = found
-            inside = self.layout.scopes.get((*scope.path, node.id))
+            inside = self.expanded.scopes.get((*scope.path, node.id))
             if inside is None:
-                if self.layout.is_instance(node):
+                if self.expanded.is_instance(node):
                     return MISSING
-                return self.layout.values(scope, node).get(name, MISSING)
+                return self.expanded.values(scope, node).get(name, MISSING)
             scope = inside
             index = next(i for i, inner in enumerate(scope.graph.inputs) if inner.name == name)

@@ -8,14 +8,14 @@ from typing import Any
 
 from cascade_train.errors import CascadeError
 from cascade_train.graph.check.schema import Schema
-from cascade_train.graph.file.document import BYPASSED, INPUT_NODE, MUTED, Document, Link, Node, Slot
-from cascade_train.graph.file.layout import GETTER, REROUTES, SETTER, VIRTUAL, Layout, Scope
+from cascade_train.graph.file.document import BYPASSED, INPUT_NODE, MUTED, Document, Node, Slot, Wire
+from cascade_train.graph.file.expanded import GETTER, REROUTES, SETTER, VIRTUAL, Expanded, Scope
 from cascade_train.graph.file.promoted import Promoted
 from cascade_train.graph.file.widgets import MISSING
 
 
 @dataclass(frozen=True)
-class Source:
+class Origin:
     """The output that a wire comes from at last, by the emitting node's full id."""
 
     id: str
@@ -29,14 +29,14 @@ class Value:
     value: Any
 
 
-class Wiring(Layout):
-    """A laid-out document whose wires can be followed."""
+class Wiring(Expanded):
+    """An expanded document whose wires can be followed."""
 
     def __init__(self, document: Document, object_info: Mapping[str, Schema]) -> None:
         super().__init__(document, object_info)
         self.promoted = Promoted(self)
 
-    def source(self, scope: Scope, node: Node, index: int) -> Source | Value | None:
+    def source(self, scope: Scope, node: Node, index: int) -> Origin | Value | None:
         """What feeds input ``index`` of ``node``; None when nothing does.
 
         A muted source is returned as it is; it is not in the prompt.
@@ -73,7 +73,7 @@ class Wiring(Layout):
                 return found
             scope, node, index, wanted = found
 
-    def _link(self, scope: Scope, node: Node, slot: Slot) -> Link:
+    def _link(self, scope: Scope, node: Node, slot: Slot) -> Wire:
         link = scope.graph.links.get(slot.link or "")
         if link is None:
             raise CascadeError(
@@ -83,7 +83,7 @@ class Wiring(Layout):
             )
         return link
 
-    def _origin(self, scope: Scope, node: Node, slot: Slot, link: Link) -> Node:
+    def _origin(self, scope: Scope, node: Node, slot: Slot, link: Wire) -> Node:
         origin = scope.graph.nodes.get(link.origin)
         if origin is None:
             raise CascadeError(
@@ -94,7 +94,7 @@ class Wiring(Layout):
         return origin
 
     def _leave(
-        self, scope: Scope, node: Node, slot: Slot, link: Link
+        self, scope: Scope, node: Node, slot: Slot, link: Wire
     ) -> tuple[Scope, Node, int] | Value | None:
         """From a subgraph's input outwards: the instance's input, or the value of the promoted widget."""
         if scope.outer is None or scope.instance is None or link.slot >= len(scope.graph.inputs):
@@ -111,11 +111,11 @@ class Wiring(Layout):
 
     def _output(
         self, scope: Scope, node: Node, slot: int, wanted: str
-    ) -> tuple[Scope, Node, int, str | None] | Source | Value | None:
+    ) -> tuple[Scope, Node, int, str | None] | Origin | Value | None:
         """What an output stands for: the node itself, or the input to go on from and the type wanted."""
         while True:
             if node.mode == MUTED:
-                return Source(scope.full_id(node), slot)
+                return Origin(scope.full_id(node), slot)
             if node.mode == BYPASSED:
                 index = self._bypass(scope, node, slot, wanted)
                 return None if index is None else (scope, node, index, None)
@@ -136,7 +136,7 @@ class Wiring(Layout):
                 return (through[0], through[1], through[2], wanted) if isinstance(through, tuple) else through
             node, slot = self._origin(scope, node, Slot(ports[slot].name, "*"), links[0]), links[0].slot
         if node.type not in VIRTUAL:
-            return Source(scope.full_id(node), slot)
+            return Origin(scope.full_id(node), slot)
         if node.type == GETTER:
             setter = self._setter(scope, node)
             return None if setter is None else (setter[0], setter[1], 0, wanted)

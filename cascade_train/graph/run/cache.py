@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cascade_train.graph.run.classes import Registry
-from cascade_train.graph.run.inputs import call_over_lists, gather, settled
-from cascade_train.graph.run.prompt import LiveGraph, is_link
+from cascade_train.graph.check.calls import call_over_lists, gather, settled
+from cascade_train.graph.check.classes import Classes
+from cascade_train.graph.file.api import is_link
+from cascade_train.graph.run.prompt import LiveGraph
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Result:
 
 
 class ResultCache:
-    """Results and node instances that outlive a run; pass the same one to the next run in this process.
+    """Results and node instances that outlive an execution; pass the same one to the next in this process.
 
     A result is kept while a node of the last prompt (or an expansion of one) has its key.
     """
@@ -50,7 +52,7 @@ class ResultCache:
         self.instances = {who: value for who, value in self.instances.items() if who in live}
 
     def expanded(self, root: tuple[str, str], keys: Iterable[int], *, first: bool) -> None:
-        """Note the keys of nodes that ``root`` made; the ``first`` in a run replace those of earlier runs."""
+        """Note the keys of nodes that ``root`` made; the ``first`` in an execution replace earlier ones'."""
         known = set() if first else self._children.get(root, set())
         self._children[root] = known | set(keys)
 
@@ -62,17 +64,39 @@ class ResultCache:
         return made
 
 
+class Holds:
+    """Results by key, each held by the nodes that give or take it and have not ended; what nobody holds any
+    more can be let go, so that a long graph fits in memory."""
+
+    def __init__(self) -> None:
+        self._holders: Counter[int] = Counter()
+        self._held: dict[str, set[int]] = {}
+
+    def add(self, node_id: str, keys: Iterable[int]) -> None:
+        """``node_id`` has yet to end; till then ``keys`` are wanted, its own and of all that feeds it."""
+        held = self._held.setdefault(node_id, set())
+        new = set(keys) - held
+        held |= new
+        self._holders.update(new)
+
+    def drop(self, node_id: str) -> list[int]:
+        """``node_id`` has ended, whether well or not; the keys that nobody holds any more."""
+        keys = self._held.pop(node_id, set())
+        self._holders.subtract(keys)
+        return sorted(key for key in keys if self._holders[key] <= 0)
+
+
 class Unequal:
-    """A part of a signature that equals nothing, itself in another run included."""
+    """A part of a signature that equals nothing, itself in another execution included."""
 
     __slots__ = ()
 
 
 class Keys:
-    """The cache key of every node of one run."""
+    """The cache key of every node of one execution."""
 
-    def __init__(self, live: LiveGraph, registry: Registry, cache: ResultCache) -> None:
-        self._live, self._registry, self._cache = live, registry, cache
+    def __init__(self, live: LiveGraph, classes: Classes, cache: ResultCache) -> None:
+        self._live, self._classes, self._cache = live, classes, cache
         self._keys: dict[str, int] = {}
         self.warnings: list[str] = []
 
@@ -90,7 +114,7 @@ class Keys:
             if node_id in self._keys:
                 stack.pop()
                 continue
-            if not self._live.has_node(node_id):
+            if not self._live.has_node(node_id) or not self._is_known(node_id):
                 self._keys[node_id] = self._cache.name(Unequal())
                 stack.pop()
                 continue
@@ -102,13 +126,19 @@ class Keys:
             self._keys[node_id] = self._cache.name(await self._signature(node_id))
             stack.pop()
 
+    def _is_known(self, node_id: str) -> bool:
+        """Nodes that do not run may be of classes that are not here."""
+        return self._live.get_node(node_id)["class_type"] in self._classes
+
     async def _signature(self, node_id: str) -> Any:
         node = self._live.get_node(node_id)
-        facts = self._registry[node["class_type"]]
+        facts = self._classes[node["class_type"]]
         parts: list[Any] = [facts.class_type, await self._fingerprint(node_id)]
         parts.append(node_id if facts.keyed_by_id else None)
         for name, value in sorted(node.get("inputs", {}).items()):
             if is_link(value):
+                if not facts.takes_link(name):
+                    continue
                 # A parent without a key here is part of a cycle, which the scheduler reports.
                 parts.append((name, "link", self._keys.get(value[0], Unequal()), int(value[1])))
             else:
@@ -118,7 +148,7 @@ class Keys:
     async def _fingerprint(self, node_id: str) -> Any:
         """IS_CHANGED's answer, asked with literal inputs only; an error means: run again."""
         node = self._live.get_node(node_id)
-        facts = self._registry[node["class_type"]]
+        facts = self._classes[node["class_type"]]
         if facts.fingerprint is None:
             return None
         if "is_changed" in node:

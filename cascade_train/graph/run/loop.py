@@ -1,46 +1,59 @@
-"""One run of a prompt: taking nodes in order, calling them, and keeping what happened to each."""
+"""One execution of a checked prompt, with the contract that ComfyUI gives node classes.
+
+Nodes that outputs need run one after another, nearest to an output first, in an order that is the same in
+every process. A node that fails stops those that depend on it, and no others.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cascade_train.errors import CascadeError, Interrupted
-from cascade_train.graph.run.cache import Keys, Result, ResultCache
-from cascade_train.graph.run.classes import ClassFacts, Registry
-from cascade_train.graph.run.inputs import (
-    Gathered,
-    Returned,
-    call_over_lists,
-    gather,
-    merged,
-    merged_ui,
-    returned,
-    running,
-    settled,
-)
+from cascade_train.graph.check.calls import Gathered, call_over_lists, gather, running, settled
+from cascade_train.graph.check.checked import Checked
+from cascade_train.graph.check.classes import ClassFacts
+from cascade_train.graph.file.api import id_order, is_link
+from cascade_train.graph.run.cache import Holds, Keys, Result, ResultCache
 from cascade_train.graph.run.order import Schedule
-from cascade_train.graph.run.prompt import LiveGraph, id_order, is_link
-from cascade_train.graph.run.release import Holds
-from cascade_train.graph.run.report import Event, NodeReport, Report, State, plain
-from cascade_train.graph.run.typed import typed_in
-from cascade_train.host.base import Host
+from cascade_train.graph.run.outputs import Returned, in_columns, merged_ui, returned
+from cascade_train.graph.run.prompt import LiveGraph
+from cascade_train.graph.run.report import Event, ExecutionReport, Listener, Recorder
+from cascade_train.host.base import ExecutingHost
 from cascade_train.host.blocker import ExecutionBlocker
 
-Listener = Callable[[Event], None]
 
-_current: ContextVar[str | None] = ContextVar("cascade_train_current_node", default=None)
+def execute(
+    checked: Checked,
+    host: ExecutingHost,
+    *,
+    extra_pnginfo: Mapping[str, Any] | None = None,
+    cache: ResultCache | None = None,
+    listener: Listener = lambda event: None,
+) -> ExecutionReport:
+    """Run the roots of ``checked`` and all that they need.
 
+    Args:
+        checked: see `cascade_train.graph.check.checked`.
+        host: asked for an interrupt between nodes, and told which one runs.
+        extra_pnginfo: what saved pictures carry beside the prompt; ``{"workflow": …}`` opens in ComfyUI.
+        cache: results of earlier executions in this process; updated. Without one, results are let go as
+            soon as no node can need them any more.
+        listener: called in this thread with every event.
 
-def current_node() -> str | None:
-    """The id (in the file) of the node whose function is running in this context."""
-    return _current.get()
+    Raises:
+        CascadeError: the classes are known by their schemas alone; nothing has run.
+    """
+    if not checked.classes.can_run:
+        raise CascadeError("the node classes are not here, only their schemas, so nothing can run")
+    execution = Execution(checked, host, cache, extra_pnginfo, listener)
+    torch = any(execution.facts(node_id).uses_torch for node_id in checked.needed)
+    with host.inference_mode(torch):
+        return asyncio.run(execution.run())
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -59,34 +72,29 @@ class _Unfinished:
     ui: Mapping[str, list[Any]] = field(default_factory=dict)
 
 
-class Run:
-    """One execution of a prompt."""
+class Execution:
+    """One execution: taking nodes in order, calling them, and keeping what happened to each."""
 
     def __init__(
         self,
-        live: LiveGraph,
-        registry: Registry,
-        host: Host,
+        checked: Checked,
+        host: ExecutingHost,
         cache: ResultCache | None,
         extra_pnginfo: Mapping[str, Any] | None,
         listener: Listener,
     ) -> None:
-        """Without a ``cache`` each result is let go as soon as no node can need it any more."""
-        self.live, self.registry, self.host = live, registry, host
+        self.checked, self.host, self.extra_pnginfo = checked, host, extra_pnginfo
+        self.live = LiveGraph(checked.prompt, checked.classes)
         self.cache = cache or ResultCache()
         self.holds = Holds() if cache is None else None
-        self.extra_pnginfo, self.listen = extra_pnginfo, listener
-        self.keys = Keys(live, registry, self.cache)
-        self.order = Schedule(live, self.facts, self.has_result)
-        self.report = Report()
+        self.keys = Keys(self.live, checked.classes, self.cache)
+        self.order = Schedule(self.live, self.facts, self.has_result)
+        self.record = Recorder(self.live, self.facts, listener)
         self.unfinished: dict[str, _Unfinished] = {}
-        self.seconds: dict[str, float] = {}
-        self.ended: set[str] = set()
-        self.messages: dict[str, str] = {}
         self.expanded: set[str] = set()
 
     def facts(self, node_id: str) -> ClassFacts:
-        return self.registry[self.live.get_node(node_id)["class_type"]]
+        return self.checked.classes[self.live.get_node(node_id)["class_type"]]
 
     def result(self, node_id: str) -> Result | None:
         key = self.keys.all().get(node_id)
@@ -99,18 +107,21 @@ class Run:
         result = self.result(node_id)
         return None if result is None else result.outputs
 
-    async def execute(self, roots: Sequence[str], needed: Sequence[str]) -> Report:
+    async def run(self) -> ExecutionReport:
         began = time.perf_counter()
-        await self.keys.add(self.live.original)
-        self.cache.start(self.keys.all(), [(n, self.facts(n).class_type) for n in self.live.original])
-        self._warnings()
+        roots, needed = self.checked.roots, sorted(self.checked.needed, key=id_order)
+        original = self.live.original
+        await self.keys.add(needed if self.holds is not None else original)
+        self.cache.start(self.keys.all(), [(n, node["class_type"]) for n, node in original.items()])
+        for text in self.keys.warnings:
+            self.record.warn(text)
         self._hold(needed)
         self.order.measure([n for n in needed if self.facts(n).is_output] + list(roots))
-        self.listen(Event("start", None, {"nodes": len(needed), "outputs": list(roots)}))
+        self.record.listen(Event("start", None, {"nodes": len(needed), "outputs": list(roots)}))
         cached = [node_id for node_id in needed if self.has_result(node_id)]
-        self.listen(Event("cached", None, {"nodes": cached}))
+        self.record.listen(Event("cached", None, {"nodes": cached}))
         for node_id in cached:
-            self._end(node_id, "cached", ui=self.result(node_id).ui)  # type: ignore[union-attr]
+            self.record.end(node_id, "cached", ui=self.result(node_id).ui)  # type: ignore[union-attr]
         for node_id in roots:
             self.order.add_root(node_id)
         try:
@@ -119,7 +130,7 @@ class Run:
                 ready = self.order.take()
                 if ready is not None:
                     await self._step(ready)
-                    if self.host.world_size > 1 and self.report.failed:
+                    if self.host.world_size > 1 and self.record.report.failed:
                         self._abandon()
                 elif any(u.tasks for u in self.unfinished.values()):
                     await self._wait()
@@ -133,9 +144,10 @@ class Run:
             for unfinished in self.unfinished.values():
                 for task in running(unfinished.tasks):
                     task.cancel()
-        self.report.seconds = time.perf_counter() - began
-        self.listen(Event("finish", None, {"ok": self.report.ok, "interrupted": self.report.interrupted}))
-        return self.report
+        report = self.record.report
+        report.seconds = time.perf_counter() - began
+        self.record.listen(Event("finish", None, {"ok": report.ok, "interrupted": report.interrupted}))
+        return report
 
     async def _wait(self) -> None:
         """Sleep until an async node is done, waking often enough to notice an interrupt."""
@@ -152,23 +164,19 @@ class Run:
         if self.has_result(node_id):
             self._done(node_id)
             return
-        token = _current.set(real)
         began = time.perf_counter()
         try:
             done = await self._advance(node_id, real)
         except BaseException as error:
-            self.seconds[real] = self.seconds.get(real, 0.0) + time.perf_counter() - began
+            self.record.worked(real, time.perf_counter() - began)
             if is_interrupt(error):
-                if real not in self.ended:
-                    self._end(real, "stopped")
+                self.record.end(real, "stopped")
                 raise
             if not isinstance(error, Exception):
                 raise
             self._fail(node_id, error)
             return
-        finally:
-            _current.reset(token)
-        self.seconds[real] = self.seconds.get(real, 0.0) + time.perf_counter() - began
+        self.record.worked(real, time.perf_counter() - began)
         if done:
             self._done(node_id)
         else:
@@ -192,9 +200,9 @@ class Run:
             "EXTRA_PNGINFO": self.extra_pnginfo,
         }
         got = gather(facts, node.get("inputs", {}), hidden, self.outputs)
-        if node_id == real and real not in self.seconds:
+        if node_id == real and real not in self.record.seconds:
             about = {"title": self.live.title(real), "class": facts.class_type}
-            self.listen(Event("node_start", real, about))
+            self.record.listen(Event("node_start", real, about))
         target = facts.cls if facts.is_v3 else self.cache.instance(node_id, facts.class_type, facts.cls)
         if facts.lazy_check and await self._lazy_inputs_wanted(node_id, facts, target, got):
             return False
@@ -204,7 +212,7 @@ class Run:
             function,
             got.columns,
             on_blocked=lambda b: self._blocked(real, b),
-            before_call=lambda index: _tell_comfyui(node_id, index),
+            before_call=lambda index: self.host.executing(node_id, index),
         )
         if running(results):
             self.unfinished[node_id] = _Unfinished(tasks=results)
@@ -247,7 +255,7 @@ class Run:
         for node_id, node in made.items():
             if self.live.has_node(node_id):
                 raise CascadeError(f"it adds a node #{node_id}, which exists already")
-            if node.get("class_type") not in self.registry:
+            if node.get("class_type") not in self.checked.classes:
                 raise CascadeError(f"it adds a node of the unknown class '{node.get('class_type')}'")
             self.live.add_ephemeral_node(node_id, node, parent, node.get("override_display_id", parent))
         await self.keys.add(made)
@@ -265,6 +273,7 @@ class Run:
                 if is_link(value):
                     if not self.live.has_node(value[0]):
                         raise CascadeError(f"its result is linked to node #{value[0]}, which does not exist")
+                    await self.keys.add([value[0]])
                     self.order.wait_for(parent, value[0])
                     if self.holds is not None:
                         self.holds.add(parent, [self.keys[value[0]]])
@@ -285,20 +294,19 @@ class Run:
         self, node_id: str, facts: ClassFacts, rows: Sequence[tuple[Any, ...]], ui: Mapping[str, list[Any]]
     ) -> None:
         self.unfinished.pop(node_id, None)
-        self.cache.results[self.keys[node_id]] = Result(merged(facts, rows), ui)
+        self.cache.results[self.keys[node_id]] = Result(in_columns(facts, rows), ui)
 
     def _blocked(self, real: str, blocker: Any) -> Any:
         """A call that a blocker kept from running: with a message it is this node's error, told once."""
-        self.messages.setdefault(real, blocker.message or "")
-        if blocker.message is not None:
-            self.messages[real] = blocker.message
-            return ExecutionBlocker(None)
-        return blocker
+        self.record.blocked(real, blocker.message)
+        return blocker if blocker.message is None else ExecutionBlocker(None)
 
     def _done(self, node_id: str) -> None:
         """A node has its result."""
         self.order.done(node_id)
-        self._finish(node_id)
+        if node_id == self.live.get_real_node_id(node_id):
+            result = self.result(node_id)
+            self.record.done(node_id, result.ui if result else {})
         self._let_go(node_id)
 
     def _hold(self, node_ids: Iterable[str]) -> None:
@@ -313,54 +321,6 @@ class Run:
         for key in self.holds.drop(node_id) if self.holds is not None else ():
             self.cache.results.pop(key, None)
 
-    def _finish(self, node_id: str) -> None:
-        """Note that a node of the file has its result (nodes of expansions are not reported)."""
-        real = self.live.get_real_node_id(node_id)
-        if node_id != real or real in self.ended:
-            return
-        result = self.result(node_id)
-        ui = result.ui if result else {}
-        if real in self.messages:
-            self._end(real, "blocked", ui=ui, error=self.messages[real])
-        else:
-            self._end(real, "ran", ui=ui)
-
-    def _end(
-        self,
-        real: str,
-        state: State,
-        *,
-        ui: Mapping[str, list[Any]] | None = None,
-        error: str = "",
-        trace: str = "",
-        because: str = "",
-    ) -> None:
-        self.ended.add(real)
-        facts = self.facts(real)
-        node = NodeReport(
-            real,
-            self.live.title(real),
-            facts.class_type,
-            facts.is_output,
-            state,
-            self.seconds.get(real, 0.0),
-            error,
-            trace,
-            because,
-            ui or {},
-        )
-        self.report.nodes.append(node)
-        data = {
-            "title": node.title,
-            "class": node.class_type,
-            "state": state,
-            "seconds": round(node.seconds, 4),
-            "error": error,
-            "because": because,
-            "ui": plain(node.ui),
-        }
-        self.listen(Event("node_end", real, {k: v for k, v in data.items() if v not in ("", {})}))
-
     def _fail(self, node_id: str, error: Exception) -> None:
         real = self.live.get_real_node_id(node_id)
         inner = f" (in the node {self.live.title(node_id)} that it added)" if node_id != real else ""
@@ -371,13 +331,10 @@ class Run:
         for gone in (node_id, *dependants):
             self.unfinished.pop(gone, None)
             self._let_go(gone)
-        if real not in self.ended:
-            text += inner + _advice(error) + typed_in(self.live, node_id, error)
-            self._end(real, "failed", error=text, trace=trace)
+        text += inner + _advice(error) + self.live.where_typed(node_id, error)
+        self.record.end(real, "failed", error=text, trace=trace)
         for lost in dependants:
-            owner = self.live.get_real_node_id(lost)
-            if owner not in self.ended:
-                self._end(owner, "skipped", because=real)
+            self.record.end(self.live.get_real_node_id(lost), "skipped", because=real)
 
     def _fail_cycle(self) -> None:
         cycle = self.order.cycle()
@@ -387,40 +344,18 @@ class Run:
 
     def _abandon(self) -> None:
         """One of several processes has failed: run nothing more, which the others would do without it."""
-        failed = self.report.failed[0].node_id
+        failed = self.record.report.failed[0].node_id
         for node_id in self.order.pending():
-            dependants = self.order.fail(node_id)
-            for gone in (node_id, *dependants):
-                real = self.live.get_real_node_id(gone)
-                if real not in self.ended:
-                    self._end(real, "skipped", because=failed)
+            for gone in (node_id, *self.order.fail(node_id)):
+                self.record.end(self.live.get_real_node_id(gone), "skipped", because=failed)
 
     def _stop(self) -> None:
-        self.report.interrupted = True
+        self.record.report.interrupted = True
         for node_id in self.order.pending():
-            real = self.live.get_real_node_id(node_id)
-            if real not in self.ended:
-                self._end(real, "stopped")
-
-    def _warnings(self) -> None:
-        for text in self.keys.warnings:
-            self.report.warnings.append(text)
-            self.listen(Event("warning", None, {"text": text}))
-        self.keys.warnings.clear()
+            self.record.end(self.live.get_real_node_id(node_id), "stopped")
 
 
 def _advice(error: Exception) -> str:
     if type(error).__name__ == "OutOfMemoryError":
         return " Lower the batch size, raise the accumulation, or use bf16."
     return ""
-
-
-def _tell_comfyui(node_id: str, index: int) -> None:
-    """What packs ask a loaded ComfyUI for: its GraphBuilder takes the prefix of new ids from the running
-    node, and its progress goes to that node."""
-    builder = getattr(sys.modules.get("comfy_execution.graph_utils"), "GraphBuilder", None)
-    if builder is not None:
-        builder.set_default_prefix(node_id, index, 0)
-    utils = sys.modules.get("comfy_execution.utils")
-    if utils is not None and hasattr(utils, "current_executing_context"):
-        utils.current_executing_context.set(utils.ExecutionContext("cascade-train", node_id, index))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 
-from cascade_train.graph.run.classes import ClassFacts
-from cascade_train.graph.run.prompt import LiveGraph, id_order
+from cascade_train.graph.check.classes import ClassFacts
+from cascade_train.graph.file.api import id_order
+from cascade_train.graph.run.prompt import LiveGraph
 
 Rank = tuple[object, ...]
 
@@ -75,9 +76,7 @@ class Schedule:
             self._feeds.setdefault(current, set())
             facts = self._facts_of(current)
             for name, source, _ in self._live.links(current):
-                if facts.is_lazy(name) or not facts.takes_link(name):
-                    continue
-                if not self._has_result(source):
+                if not facts.is_lazy(name) and not self._has_result(source):
                     waits.add(source)
                     self._feeds.setdefault(source, set()).add(current)
                     stack.append(source)

@@ -9,18 +9,17 @@ as a tuple (None where only running can tell), a line for people, and whether th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from cascade_train.errors import CascadeError
+from cascade_train.graph.check.calls import call_over_lists, gather, settled
+from cascade_train.graph.check.checked import Checked
+from cascade_train.graph.check.classes import ClassFacts
 from cascade_train.graph.check.problems import one_line
-from cascade_train.graph.run.classes import ClassFacts
-from cascade_train.graph.run.execute import needed_nodes, prepared
-from cascade_train.graph.run.inputs import call_over_lists, gather, merged, returned, settled
-from cascade_train.graph.run.prompt import Prompt
-from cascade_train.graph.run.typed import typed_in
-from cascade_train.host.base import Host
+from cascade_train.graph.run.outputs import in_columns, returned
+from cascade_train.graph.run.prompt import LiveGraph
 
 Will = Literal["describes", "on disk", "runs", "fails"]
 
@@ -37,27 +36,18 @@ class Planned:
     text: str = ""
 
 
-def plan(
-    prompt: Prompt, classes: Mapping[str, type], host: Host, *, only: Iterable[str] = ()
-) -> list[Planned]:
-    """Every node that would be asked for, each after those it needs.
-
-    Raises:
-        CascadeError: as `execute.run_prompt` does before anything runs.
-    """
-    return asyncio.run(_plan(prompt, classes, host, only))
+def dry_run(checked: Checked) -> list[Planned]:
+    """Every node that would be asked for, each after those it needs."""
+    return asyncio.run(_dry_run(checked))
 
 
-async def _plan(
-    prompt: Prompt, classes: Mapping[str, type], host: Host, only: Iterable[str]
-) -> list[Planned]:
-    ready = await prepared(prompt, classes, only)
-    live, registry = ready.live, ready.registry
+async def _dry_run(checked: Checked) -> list[Planned]:
+    live = LiveGraph(checked.prompt, checked.classes)
     known: dict[str, list[list[Any]]] = {}
     found: list[Planned] = []
-    for node_id in needed_nodes(live, registry, ready.roots, sources_first=True):
+    for node_id in checked.needed:
         node = live.get_node(node_id)
-        facts = registry[node["class_type"]]
+        facts = checked.classes[node["class_type"]]
         hidden = {"UNIQUE_ID": node_id, "PROMPT": live.original}
         got = gather(facts, node.get("inputs", {}), hidden, known.get)
         entry = Planned(node_id, live.title(node_id), facts.class_type, facts.is_output, "runs")
@@ -69,17 +59,17 @@ async def _plan(
                 rows = await call_over_lists(facts, facts.cls().planned, got.columns)
                 _, entry.text, there = rows[-1]
                 entry.will = "describes" if there is None else "on disk" if there else "runs"
-                known[node_id] = _foreseen(merged(facts, [row[0] for row in rows]))
+                known[node_id] = _foreseen(in_columns(facts, [row[0] for row in rows]))
             elif _describes(facts):
                 function = facts.bind(facts.cls if facts.is_v3 else facts.cls(), facts.function, got.hidden)
                 values = [
                     returned(facts, r)
                     for r in await settled(await call_over_lists(facts, function, got.columns))
                 ]
-                known[node_id] = merged(facts, [v.values for v in values if v.values is not None])
+                known[node_id] = in_columns(facts, [v.values for v in values if v.values is not None])
                 entry.will = "describes"
         except CascadeError as error:
-            entry.will, entry.text = "fails", str(error) + typed_in(live, node_id, error)
+            entry.will, entry.text = "fails", str(error) + live.where_typed(node_id, error)
     return found
 
 
@@ -95,7 +85,7 @@ def _describes(facts: ClassFacts) -> bool:
     kinds = [kind for kind in facts.return_types if isinstance(kind, str)]
     if facts.is_output or not kinds or "CASCADE_RUN" in kinds:
         return False
-    return all(kind.startswith("CASCADE_") for kind in kinds) or not getattr(facts.cls, "USES_TORCH", True)
+    return all(kind.startswith("CASCADE_") for kind in kinds) or not facts.uses_torch
 
 
 def as_text(planned: Sequence[Planned]) -> str:

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-Prompt = Mapping[str, Mapping[str, Any]]
-"""API form: node id -> ``{"class_type": str, "inputs": {name: value or link}, "_meta": {"title": str}}``."""
-
-
-def is_link(value: Any) -> bool:
-    """Whether an input value is a link: exactly ``[node id, slot]``."""
-    return (
-        isinstance(value, list)
-        and len(value) == 2
-        and isinstance(value[0], str)
-        and isinstance(value[1], (int, float))
-        and not isinstance(value[1], bool)
-    )
-
-
-_DIGITS = re.compile(r"(\d+)")
-
-
-def id_order(node_id: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key for node ids, numbers by value: ``2`` before ``10``, ``3`` before ``3:1``."""
-    parts = _DIGITS.split(node_id)
-    return tuple((0, int(p), "") if p.isdigit() and p.isascii() else (1, 0, p) for p in parts if p)
+from cascade_train.errors import CascadeError
+from cascade_train.graph.check.classes import Classes
+from cascade_train.graph.check.problems import short
+from cascade_train.graph.file.api import Prompt, links_of, title_of
 
 
 class LiveGraph:
-    """The prompt and everything that was added to it during one run.
+    """The prompt and everything that was added to it during one execution.
 
     Nodes may ask for it as the hidden input ``DYNPROMPT``; its method names are those that node packs
     written for ComfyUI call.
     """
 
-    def __init__(self, prompt: Prompt, class_names: Mapping[str, str] | None = None) -> None:
+    def __init__(self, prompt: Prompt, classes: Classes) -> None:
         self.original = prompt
-        self._class_names = class_names or {}
+        self._classes = classes
         self.added: dict[str, Mapping[str, Any]] = {}
         self._parent: dict[str, str] = {}
         self._display: dict[str, str] = {}
@@ -79,15 +60,30 @@ class LiveGraph:
         return self.original
 
     def links(self, node_id: str) -> Iterator[tuple[str, str, int]]:
-        """Every linked input of a node as (input name, source id, source slot)."""
-        for name, value in self.get_node(node_id).get("inputs", {}).items():
-            if is_link(value):
-                yield name, value[0], int(value[1])
+        """Every linked input that reaches a node as (input name, source id, source slot)."""
+        node = self.get_node(node_id)
+        for link in links_of(node):
+            if self._classes.takes(node, link[0]):
+                yield link
 
     def title(self, node_id: str) -> str:
         """What a person calls the node: its title, else its class's name."""
         node = self.get_node(node_id)
-        meta = node.get("_meta")
-        title = meta.get("title") if isinstance(meta, Mapping) else None
-        class_type = str(node.get("class_type", "?"))
-        return str(title) if title else self._class_names.get(class_type, class_type)
+        return title_of(node, self._classes.title(str(node.get("class_type", ""))))
+
+    def where_typed(self, node_id: str, error: Exception) -> str:
+        """A sentence that names the node before ``node_id`` whose input holds what ``error`` is about, or
+        "": a later node may find a mistake that was made in an earlier one."""
+        if not isinstance(error, CascadeError) or error.typed is None:
+            return ""
+        name, text = error.typed
+        pending, seen = [node_id], {node_id}
+        while pending:
+            here = pending.pop(0)
+            value = self.get_node(here).get("inputs", {}).get(name)
+            if isinstance(value, str) and text in value:
+                return f" See {self.title(here)} (#{here}): {name} = {short(value)}."
+            sources = [source for _, source, _ in self.links(here) if self.has_node(source)]
+            pending += [source for source in dict.fromkeys(sources) if source not in seen]
+            seen.update(sources)
+        return ""

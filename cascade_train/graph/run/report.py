@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cascade_train.graph.check.classes import ClassFacts
+from cascade_train.graph.run.prompt import LiveGraph
+
 State = Literal["ran", "cached", "failed", "blocked", "skipped", "stopped"]
-"""``skipped``: something it needs failed. ``stopped``: the person stopped the run before it was done."""
+"""``skipped``: something it needs failed. ``stopped``: the person stopped it before it was done."""
 
 EventKind = Literal["start", "cached", "node_start", "progress", "preview", "node_end", "warning", "finish"]
 
@@ -20,6 +23,9 @@ class Event:
     node_id: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     image: Any = None
+
+
+Listener = Callable[[Event], None]
 
 
 @dataclass
@@ -44,8 +50,8 @@ class NodeReport:
 
 
 @dataclass
-class Report:
-    """The end of a run: every node of the file that was needed, in the order in which they ended."""
+class ExecutionReport:
+    """The end of an execution: every node of the file that was needed, in the order in which they ended."""
 
     nodes: list[NodeReport] = field(default_factory=list)
     interrupted: bool = False
@@ -97,6 +103,80 @@ class Report:
                 for node in self.nodes
             ],
         }
+
+
+class Recorder:
+    """Notes how each node of the file ended (nodes of expansions are not reported), and says so at once."""
+
+    def __init__(self, live: LiveGraph, facts_of: Callable[[str], ClassFacts], listener: Listener) -> None:
+        self._live, self._facts_of, self.listen = live, facts_of, listener
+        self.report = ExecutionReport()
+        self.seconds: dict[str, float] = {}
+        """How long a node of the file has worked, with all that it added."""
+        self._ended: set[str] = set()
+        self._blocked: dict[str, str] = {}
+
+    def has_ended(self, real: str) -> bool:
+        return real in self._ended
+
+    def worked(self, real: str, seconds: float) -> None:
+        self.seconds[real] = self.seconds.get(real, 0.0) + seconds
+
+    def blocked(self, real: str, message: str | None) -> None:
+        """A call of the node was kept from running; a message makes that its error."""
+        self._blocked.setdefault(real, message or "")
+        if message is not None:
+            self._blocked[real] = message
+
+    def done(self, real: str, ui: Mapping[str, list[Any]]) -> None:
+        """A node of the file has its result."""
+        if real in self._blocked:
+            self.end(real, "blocked", ui=ui, error=self._blocked[real])
+        else:
+            self.end(real, "ran", ui=ui)
+
+    def end(
+        self,
+        real: str,
+        state: State,
+        *,
+        ui: Mapping[str, list[Any]] | None = None,
+        error: str = "",
+        trace: str = "",
+        because: str = "",
+    ) -> None:
+        """Note a node's end; only the first counts."""
+        if real in self._ended:
+            return
+        self._ended.add(real)
+        facts = self._facts_of(real)
+        node = NodeReport(
+            real,
+            self._live.title(real),
+            facts.class_type,
+            facts.is_output,
+            state,
+            self.seconds.get(real, 0.0),
+            error,
+            trace,
+            because,
+            ui or {},
+        )
+        self.report.nodes.append(node)
+        data = {
+            "title": node.title,
+            "class": node.class_type,
+            "state": state,
+            "seconds": round(node.seconds, 4),
+            "error": error,
+            "because": because,
+            "ui": plain(node.ui),
+        }
+        self.listen(Event("node_end", real, {k: v for k, v in data.items() if v not in ("", {})}))
+
+    def warn(self, text: str) -> None:
+        self.report.warnings.append(text)
+        self.listen(Event("warning", None, {"text": text}))
 
 
 def plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ MOST_RAILS = 12
 """Wider graphs keep their names and lose the rails: nobody follows more."""
 
 
-def draw(nodes: Sequence[NodeView], width: int | None = 100) -> list[str]:
+def draw_graph(nodes: Sequence[NodeView], width: int | None = 100) -> list[str]:
     """Lines of text for ``nodes``, which come in the order of the data.
 
     Args:

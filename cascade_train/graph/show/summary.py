@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cascade_train.graph.check.overrides import title_of
-from cascade_train.graph.check.reach import links_of
 from cascade_train.graph.check.schema import Schema
-from cascade_train.graph.check.values import unwrapped
+from cascade_train.graph.file.api import Prompt, is_link, links_of, title_of, unwrapped
 from cascade_train.graph.file.convert import to_prompt
-from cascade_train.graph.file.document import MUTED, parse
+from cascade_train.graph.file.document import MUTED, parse_document
 from cascade_train.graph.file.load import is_api
 from cascade_train.graph.file.wires import Wiring
 
@@ -39,8 +37,12 @@ class Summary:
     left_out: tuple[tuple[str, str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
+    def as_json(self) -> dict[str, Any]:
+        """The summary as a JSON object."""
+        return asdict(self)
 
-def summary(workflow: dict[str, Any], object_info: Mapping[str, Schema]) -> Summary:
+
+def summary_of(workflow: dict[str, Any], object_info: Mapping[str, Schema]) -> Summary:
     """Read a UI workflow or API prompt.
 
     Raises:
@@ -50,7 +52,7 @@ def summary(workflow: dict[str, Any], object_info: Mapping[str, Schema]) -> Summ
     nodes = tuple(_view(key, prompt[key], prompt, object_info) for key in _in_order(prompt))
     if is_api(workflow):
         return Summary("API prompt", nodes)
-    wiring = Wiring(parse(workflow), object_info)
+    wiring = Wiring(parse_document(workflow), object_info)
     left_out, notes = [], []
     for scope, node in wiring.nodes():
         if not node.active:
@@ -69,16 +71,12 @@ def summary(workflow: dict[str, Any], object_info: Mapping[str, Schema]) -> Summ
     )
 
 
-def _view(
-    key: str, node: Mapping[str, Any], prompt: Mapping[str, Any], object_info: Mapping[str, Schema]
-) -> NodeView:
+def _view(key: str, node: Mapping[str, Any], prompt: Prompt, object_info: Mapping[str, Schema]) -> NodeView:
     wires = []
     values = {}
     for name, value in node["inputs"].items():
-        if isinstance(value, list) and len(value) == 2 and isinstance(value[0], (str, int)):
-            wires.append(
-                (str(name), str(value[0]), _output_name(prompt.get(str(value[0])), value[1], object_info))
-            )
+        if is_link(value):
+            wires.append((str(name), value[0], _output_name(prompt.get(value[0]), value[1], object_info)))
         else:
             values[str(name)] = unwrapped(value)
     schema = object_info.get(node["class_type"])
@@ -99,9 +97,11 @@ def _output_name(node: Any, slot: Any, object_info: Mapping[str, Schema]) -> str
     return str(names[slot]) if isinstance(slot, int) and 0 <= slot < len(names) else str(slot)
 
 
-def _in_order(prompt: Mapping[str, Any]) -> list[str]:
+def _in_order(prompt: Prompt) -> list[str]:
     """Ids with every node after those that feed it, else in the file's order; circles at the end."""
-    feeding = {key: {f for f in links_of(node) if f in prompt and f != key} for key, node in prompt.items()}
+    feeding = {
+        key: {f for _, f, _ in links_of(node) if f in prompt and f != key} for key, node in prompt.items()
+    }
     fed: dict[str, list[str]] = {}
     for key, feeders in feeding.items():
         for feeder in feeders:
@@ -129,8 +129,3 @@ def heading(found: Summary) -> str:
     if found.left_out:
         parts.append(f"{len(found.left_out)} muted or bypassed")
     return f"{found.form}, {', '.join(parts)}"
-
-
-def as_json(found: Summary) -> dict[str, Any]:
-    """The summary as a JSON object."""
-    return asdict(found)

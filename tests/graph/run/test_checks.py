@@ -25,14 +25,14 @@ def prompt(bench: Any, a: Any = 1) -> dict[str, Any]:
 def test_true_lets_the_graph_run_and_a_text_refuses_it(bench: Any) -> None:
     checked(bench, lambda cls, a: True if a == 1 else f"{a} is not 1")
     assert bench.run(prompt(bench)).ok
-    with pytest.raises(CascadeError, match=r"Mine \(#2\) a: 2 is not 1"):
+    with pytest.raises(CascadeError, match=r"Mine \(id 2\): a = 2 is refused: 2 is not 1"):
         bench.run(prompt(bench, 2))
     assert bench.calls == []
 
 
 def test_false_refuses_too(bench: Any) -> None:
     checked(bench, lambda cls, a: False)
-    with pytest.raises(CascadeError, match=r"Mine \(#2\) a: not allowed"):
+    with pytest.raises(CascadeError, match=r"Mine \(id 2\): a = 1 is refused by the node"):
         bench.run(prompt(bench))
 
 

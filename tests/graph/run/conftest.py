@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cascade_train.graph.run.execute import run_prompt
-from cascade_train.graph.run.report import Event, Report
+from cascade_train.errors import CascadeError
+from cascade_train.graph.check.checked import Wrong, checked
+from cascade_train.graph.check.classes import Classes
+from cascade_train.graph.run.loop import execute
+from cascade_train.graph.run.report import Event, ExecutionReport
 from cascade_train.host.blocker import ExecutionBlocker
 from cascade_train.host.headless import HeadlessHost, headless_folders
 
@@ -30,10 +33,13 @@ class Bench:
     def node(self, class_type: str, title: str = "", **inputs: Any) -> dict[str, Any]:
         return {"class_type": class_type, "inputs": inputs, "_meta": {"title": title or class_type}}
 
-    def run(self, prompt: dict[str, Any], **more: Any) -> Report:
+    def run(self, prompt: dict[str, Any], only: Sequence[str] = (), **more: Any) -> ExecutionReport:
         self.calls.clear()
         self.events.clear()
-        return run_prompt(prompt, self.classes, self.host, listener=self.events.append, **more)
+        found = checked(prompt, Classes(self.classes), self.host, only=only)
+        if isinstance(found, Wrong):
+            raise CascadeError("; ".join(map(str, found.problems)))
+        return execute(found, self.host, listener=self.events.append, **more)
 
     def add(self, cls: type) -> type:
         self.classes[cls.__name__] = cls
@@ -46,7 +52,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 @pytest.fixture
-def shown() -> Callable[[Report, str], list[str]]:
+def shown() -> Callable[[ExecutionReport, str], list[str]]:
     """What a Show node of a report shows."""
     return lambda report, node_id: list(report.outputs()[node_id]["text"])
 

@@ -11,8 +11,15 @@ from rule_nodes import NODE_CLASS_MAPPINGS as CLASSES
 from workflow_builder import Graph
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.check.validate import check
+from cascade_train.graph.check.checked import Wrong, checked
+from cascade_train.graph.check.classes import Classes
+from cascade_train.graph.check.problems import Problem
 from cascade_train.graph.file.convert import to_prompt
+
+
+def problems(workflow: Any, info: dict[str, Any]) -> tuple[Problem, ...]:
+    found = checked(workflow, Classes.from_schemas(info), None)
+    return found.problems if isinstance(found, Wrong) else ()
 
 
 def chained() -> dict[str, Any]:
@@ -62,7 +69,7 @@ def test_wires_to_nowhere(rule_info: dict[str, Any]) -> None:
 def test_a_slot_that_the_origin_does_not_have_is_a_problem_not_a_crash(rule_info: dict[str, Any]) -> None:
     workflow = chained()
     workflow["links"][1][2] = 7
-    _, found = check(workflow, rule_info, None)
+    found = problems(workflow, rule_info)
     assert [str(problem) for problem in found] == [
         "RuleShow (id 3): images is wired to output 7 of 'RuleImage' (id 2), which has 2. Connect it again."
     ]
@@ -94,7 +101,7 @@ def test_nodes_in_a_circle_through_a_subgraph(rule_info: dict[str, Any]) -> None
     graph.node(6, "RuleImage", [1, "plain"], title="Around")
     graph.wire(4, 0, 6, "image")
     graph.wire(6, 0, 4, "image")
-    _, found = check(graph.workflow(), rule_info, None)
+    found = problems(graph.workflow(), rule_info)
     assert len(found) == 1 and found[0].kind == "circle"
     assert "'Around' (id 6)" in str(found[0]) and "(id 4:10)" in str(found[0])
 
@@ -195,7 +202,8 @@ def test_a_chain_of_ten_thousand_reroutes(rule_info: dict[str, Any]) -> None:
 def test_unicode_and_control_signs_in_titles_stay_on_one_line(rule_info: dict[str, Any]) -> None:
     graph = Graph(CLASSES)
     graph.node(1, "RuleShow", ["a"], title="猫 \ud800 \x1b[2J\nsecond line" + "x" * 5000)
-    prompt, found = check(graph.workflow(), rule_info, None)
+    found = problems(graph.workflow(), rule_info)
+    prompt = to_prompt(graph.workflow(), rule_info)
     assert prompt["1"]["_meta"]["title"].startswith("猫")
     line = str(found[0])
     assert "猫" in line and "\n" not in line and "\x1b" not in line and len(line) < 400
@@ -213,7 +221,7 @@ def test_any_part_replaced_by_anything_gives_an_error_or_a_prompt(
         mangled = copy.deepcopy(whole)
         _replace(mangled, path, copy.deepcopy(replacement))
         try:
-            prompt, _ = check(mangled, rule_info, None)
+            prompt = checked(mangled, Classes.from_schemas(rule_info), None).prompt
         except CascadeError as error:
             assert "\n" not in str(error)
         else:

@@ -12,9 +12,12 @@ import torch
 from PIL import Image
 
 from cascade_train.errors import CascadeError
+from cascade_train.graph.check.checked import Checked, checked
+from cascade_train.graph.check.classes import Classes
 from cascade_train.graph.core.standins import standins
 from cascade_train.graph.file.load import read_workflow
-from cascade_train.graph.run.execute import run_prompt
+from cascade_train.graph.run.loop import execute
+from cascade_train.graph.run.report import ExecutionReport
 from cascade_train.host.headless import HeadlessHost, Quiet, headless_folders
 
 
@@ -27,6 +30,12 @@ def host(tmp_path: Path) -> HeadlessHost:
 @pytest.fixture
 def core(host: HeadlessHost) -> dict[str, Any]:
     return dict(standins(host))
+
+
+def run(prompt: dict[str, Any], classes: dict[str, type], host: HeadlessHost, **more: Any) -> ExecutionReport:
+    found = checked(prompt, Classes(classes), host)
+    assert isinstance(found, Checked), found
+    return execute(found, host, **more)
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (6, 4), seed: int = 0) -> Image.Image:
@@ -114,7 +123,7 @@ def test_saved_pictures_count_up_and_open_as_the_graph_that_made_them(host: Any)
     }
     workflow = {"version": 0.4, "nodes": [{"id": 1, "type": "EmptyImage"}], "links": []}
     for _ in range(2):
-        report = run_prompt(prompt, standins(host), host, extra_pnginfo={"workflow": workflow})
+        report = run(prompt, standins(host), host, extra_pnginfo={"workflow": workflow})
         assert report.ok
     folder = host.folders.output / "set"
     assert sorted(p.name for p in folder.iterdir()) == [f"8_cat_{n:05}_.png" for n in (1, 2, 3, 4)]
@@ -132,10 +141,10 @@ def test_saved_pictures_count_up_and_open_as_the_graph_that_made_them(host: Any)
 
 def test_a_preview_goes_to_the_temp_folder(host: Any) -> None:
     prompt = {
-        "1": {"class_type": "EmptyImage", "inputs": {"width": 4, "height": 4}},
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 4, "height": 4, "batch_size": 1, "color": 0}},
         "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
     }
-    report = run_prompt(prompt, standins(host), host)
+    report = run(prompt, standins(host), host)
     (shown,) = report.outputs()["2"]["images"]
     assert shown["type"] == "temp" and (host.folders.temp / shown["filename"]).is_file()
 
@@ -196,4 +205,4 @@ def test_primitives_and_a_reroute_pass_their_value_on(host: Any, core: Any) -> N
         "3": {"class_type": "PreviewAny", "inputs": {"source": ["2", 0]}},
         "4": {"class_type": "MarkdownNote", "inputs": {"text": "# hi"}},
     }
-    assert run_prompt(prompt, core, host).outputs()["3"]["text"] == ["7"]
+    assert run(prompt, core, host).outputs()["3"]["text"] == ["7"]

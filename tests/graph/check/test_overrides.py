@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from cascade_train.errors import CascadeError
-from cascade_train.graph.check.overrides import apply_settings, find_node, only
-from cascade_train.graph.check.schema import object_info
+from cascade_train.graph.check.classes import object_info
+from cascade_train.graph.check.overrides import apply_settings, find_node
+from cascade_train.graph.check.reach import reached
 
 
 class Numbers:
@@ -93,12 +94,15 @@ def test_what_does_not_fit_says_what_would(setting: str, words: str) -> None:
     assert words in str(error.value)
 
 
-def test_only_keeps_what_the_named_nodes_need() -> None:
-    assert set(only(prompt(), ["Train Steps"])) == {"1", "2"}
-    assert set(only(prompt(), ["9", "8"])) == {"1", "2", "8", "9"}
-    assert only(prompt(), []) == prompt()
+def test_named_nodes_keep_what_they_need() -> None:
+    def only(*names: str) -> set[str]:
+        return set(reached(prompt(), [find_node(prompt(), name) for name in names]).order)
+
+    assert only("Train Steps") == {"1", "2"}
+    assert only("9", "8") == {"1", "2", "8", "9"}
+    assert only(*prompt()) == set(prompt())
     with pytest.raises(CascadeError, match="Nearest"):
-        only(prompt(), ["Train Stps"])
+        only("Train Stps")
 
 
 def test_an_exact_title_wins_over_one_in_other_case() -> None:

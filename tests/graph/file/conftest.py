@@ -18,6 +18,6 @@ def rule_info() -> dict[str, Any]:
     """The schemas of the rule nodes."""
     from rule_nodes import NODE_CLASS_MAPPINGS
 
-    from cascade_train.graph.check.schema import object_info
+    from cascade_train.graph.check.classes import object_info
 
     return object_info(NODE_CLASS_MAPPINGS)

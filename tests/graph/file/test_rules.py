@@ -55,7 +55,7 @@ def test_rule_03_a_whole_number_is_rounded_to_its_step() -> None:
         def INPUT_TYPES(cls) -> dict[str, Any]:
             return {"required": {"width": ("INT", {"default": 512, "min": 16, "max": 4096, "step": 8})}}
 
-    from cascade_train.graph.check.schema import object_info
+    from cascade_train.graph.check.classes import object_info
 
     classes = {"Stepped": Stepped}
     graph = Graph(classes)
@@ -189,7 +189,7 @@ def test_rule_16_unknown_classes_are_named_all_at_once_with_their_packs(rule_inf
 def test_file_names_are_filled_in_as_the_frontend_does() -> None:
     from datetime import datetime
 
-    from cascade_train.graph.check.schema import object_info
+    from cascade_train.graph.check.classes import object_info
 
     class SaveImage:
         RETURN_TYPES = ()

@@ -10,15 +10,23 @@ from hypothesis import strategies as st
 from rule_nodes import NODE_CLASS_MAPPINGS as CLASSES
 
 from cascade_train.errors import CascadeError
+from cascade_train.graph.check.checked import Wrong, checked
+from cascade_train.graph.check.classes import Classes, object_info
 from cascade_train.graph.check.overrides import apply_settings
-from cascade_train.graph.check.schema import object_info
-from cascade_train.graph.check.validate import check, problems
+from cascade_train.graph.check.problems import Problem
 from cascade_train.graph.file.convert import to_prompt
 from cascade_train.graph.file.strings import dynamic_prompt, fill_in
-from cascade_train.graph.show.drawing import draw
-from cascade_train.graph.show.summary import summary
+from cascade_train.graph.show.drawing import draw_graph
+from cascade_train.graph.show.summary import summary_of
 
 INFO = object_info(CLASSES)
+
+
+def problems(workflow: Any, info: dict[str, Any]) -> tuple[Problem, ...]:
+    found = checked(workflow, Classes.from_schemas(info), None)
+    return found.problems if isinstance(found, Wrong) else ()
+
+
 BOUNDED = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 FEWER = settings(BOUNDED, max_examples=40)
 
@@ -120,16 +128,16 @@ def test_made_up_workflows(workflow: dict[str, Any]) -> None:
     for node in prompt.values():
         for value in node["inputs"].values():
             assert not isinstance(value, list) or value[0] in prompt
-    for problem in problems(prompt, INFO, None):
+    for problem in problems(prompt, INFO):
         assert "\n" not in str(problem)
-    assert all("\n" not in line for line in draw(summary(workflow, INFO).nodes))
+    assert all("\n" not in line for line in draw_graph(summary_of(workflow, INFO).nodes))
 
 
 @BOUNDED
 @given(anything | st.fixed_dictionaries({"nodes": anything, "links": anything, "definitions": anything}))
 def test_any_json_as_a_workflow(value: Any) -> None:
     with suppress(CascadeError):
-        check(value, INFO, None)
+        problems(value, INFO)
 
 
 prompts = st.dictionaries(
@@ -157,7 +165,7 @@ prompts = st.dictionaries(
     ),
 )
 def test_any_prompt_is_checked(prompt: dict[str, Any], changes: list[str]) -> None:
-    for problem in problems(prompt, INFO, None):
+    for problem in problems(prompt, INFO):
         assert str(problem) and "\n" not in str(problem)
         assert problem.as_json()["text"] == str(problem)
     sound = {
@@ -205,4 +213,4 @@ def test_any_text_is_filled_in(text: str, seed: int) -> None:
 )
 def test_any_schema(info: dict[str, Any], workflow: dict[str, Any]) -> None:
     with suppress(CascadeError):
-        check(workflow, info, None)
+        problems(workflow, info)

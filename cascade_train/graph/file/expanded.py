@@ -1,4 +1,4 @@
-"""A document laid out: every subgraph instance expanded in place, against the schemas of its classes."""
+"""A document with every subgraph instance expanded in place, against the schemas of its classes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Scope:
         return f"subgraph '{self.graph.name}' at {':'.join(self.path)}" if self.path else "workflow"
 
 
-class Layout:
+class Expanded:
     """A document with every subgraph instance expanded, against the schemas of the classes in it."""
 
     def __init__(self, document: Document, object_info: Mapping[str, Schema]) -> None:

@@ -3,8 +3,8 @@
 Needs a running ComfyUI (its server alone is used, nothing is queued), Chromium and `pip install playwright`:
 
     python main.py --cpu --port 8188 [--front-end-root FRONTEND]      # in a ComfyUI folder
-    python tests/graph/convert/record_pairs.py --out tests/graph/convert/pairs/core WORKFLOW.json …
-    python tests/graph/convert/record_pairs.py --out tests/graph/convert/pairs/rules --rules
+    python tests/graph/file/record_pairs.py --out tests/graph/file/pairs/core WORKFLOW.json …
+    python tests/graph/file/record_pairs.py --out tests/graph/file/pairs/rules --rules
 
 The page is given the server's node classes, the classes of `rule_nodes.py`, and those of --object-info FILE,
 so that workflows of another ComfyUI version can be recorded too. A workflow with a class that none of them
@@ -99,7 +99,7 @@ def main() -> int:
 def served_classes(url: str, further: Path | None) -> dict[str, Any]:
     from rule_nodes import NODE_CLASS_MAPPINGS
 
-    from cascade_train.graph.check.schema import object_info
+    from cascade_train.graph.check.classes import object_info
 
     with urllib.request.urlopen(f"{url}/object_info", timeout=120) as answer:
         classes: dict[str, Any] = json.load(answer)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from cascade_train.graph.check.schema import object_info
-from cascade_train.graph.check.validate import check, problems
+from cascade_train.graph.check.checked import Wrong, checked
+from cascade_train.graph.check.classes import Classes, object_info
+from cascade_train.graph.check.problems import Problem
 from cascade_train.graph.core.registry import node_classes
 from cascade_train.host.headless import HeadlessHost, headless_folders
 
@@ -47,6 +48,13 @@ def training() -> dict[str, Any]:
             "inputs": {"images": ["4", 0], "filename_prefix": "cats"},
         },
     }
+
+
+def problems(
+    workflow: dict[str, Any], info: dict[str, Any], host: HeadlessHost | None
+) -> tuple[Problem, ...]:
+    found = checked(workflow, Classes.from_schemas(info), host)
+    return found.problems if isinstance(found, Wrong) else ()
 
 
 def lines(prompt: dict[str, Any], info: dict[str, Any], host: HeadlessHost | None) -> list[str]:
@@ -97,8 +105,7 @@ def test_unknown_classes_are_named_wherever_they_are_with_what_helps(info: dict[
         ],
         "links": [],
     }
-    _, found = check(workflow, info, None)
-    assert [str(problem) for problem in found] == [
+    assert lines(workflow, info, None) == [
         "Typo (id 1): there is no node class 'SaveImges' here. Nearest here: 'SaveImage'.",
         "KSampler (id 2): there is no node class 'KSampler' here, and 1 more such nodes. "
         "It is one of ComfyUI's "

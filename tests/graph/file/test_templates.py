@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cascade_train.graph.check.validate import check
+from cascade_train.graph.check.checked import Wrong, checked
+from cascade_train.graph.check.classes import Classes
 from cascade_train.graph.file.convert import unknown_classes
 from cascade_train.graph.file.load import is_ui
 
@@ -31,10 +32,12 @@ def test_every_official_template_converts_and_is_checked() -> None:
         if not is_ui(workflow):
             continue
         count += 1
-        prompt, found = check(workflow, info, None)
-        for node in prompt.values():
+        result = checked(workflow, Classes.from_schemas(info), None)
+        found = result.problems if isinstance(result, Wrong) else ()
+        for node in result.prompt.values():
             for value in node["inputs"].values():
-                assert not isinstance(value, list) or value[0] in prompt, f"{path.name}: a wire leads nowhere"
+                known = not isinstance(value, list) or value[0] in result.prompt
+                assert known, f"{path.name}: a wire leads nowhere"
         missing = {name for name, _, _ in unknown_classes(workflow, info)}
         assert {problem.value for problem in found if problem.kind == "unknown class"} == missing, path.name
     assert count > 500
