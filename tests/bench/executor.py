@@ -75,7 +75,8 @@ def measure(run: Callable[[dict[str, Any]], None], nodes: int, runs: int) -> dic
     """Milliseconds a node, best of ``runs``, for each shape: first run, and again with everything cached."""
     found: dict[str, float] = {}
     for shape, make in SHAPES.items():
-        first, again = [], []
+        first: list[float] = []
+        again: list[float] = []
         for salt in range(runs):
             prompt = make(nodes, salt)
             for times in (first, again):

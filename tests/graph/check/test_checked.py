@@ -17,7 +17,7 @@ from cascade_train.host.headless import HeadlessHost, headless_folders
 
 
 class Number:
-    RETURN_TYPES = ("INT",)
+    RETURN_TYPES: tuple[str, ...] = ("INT",)
     FUNCTION = "run"
     USES_TORCH = False
 
