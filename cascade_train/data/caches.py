@@ -245,6 +245,7 @@ def listing(cache: Path) -> list[Kept]:
                 out.append(_kept(kind, folder, about or folder.name))
     for name, about in (
         ("index", "indexes of folders and tars"),
+        ("measures", "what was measured of pictures"),
         ("shards", "remote shards"),
         ("pictures", "pictures from other nodes"),
     ):

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from cascade_train.data import index as index_file
-from cascade_train.data.folder import TEXTS, Tell, as_json, as_metadata
-from cascade_train.data.index import Index, to_blob
+from cascade_train.data.entry import Entry, to_blob
+from cascade_train.data.folder import TEXTS, as_json, as_metadata
+from cascade_train.data.index import Index
 from cascade_train.data.pixels import EXTENSIONS
-from cascade_train.data.probe import EDGE, Entry, Window, json_trouble, probe, read_json, read_text
+from cascade_train.data.probe import EDGE, Window, json_trouble, probe, read_json, read_text
 from cascade_train.errors import CascadeError
+from cascade_train.host.progress import Progress, silent
 
 _BLOCK = 512
 _MEMBER = re.compile(r"^((?:.*/)?[^/.]+)\.([^/]+)$", re.DOTALL)
@@ -36,7 +38,7 @@ def beside(path: Path) -> Path:
     return path.with_name(path.name + ".index")
 
 
-def index_tar(path: Path, cache: Path, tell: Tell | None = None) -> Index:
+def index_tar(path: Path, cache: Path, progress: Progress = silent) -> Index:
     """The index of the tar at ``path``: the one beside it if it fits, else one in the folder ``cache``.
 
     Raises:
@@ -60,7 +62,7 @@ def index_tar(path: Path, cache: Path, tell: Tell | None = None) -> Index:
     inside = cache / f"tar-{key}.sqlite"
     known = _open(inside, mark)
     if known is None:
-        write_index(path, inside, mark, tell)
+        write_index(path, inside, mark, progress)
         known = Index(inside)
     return known
 
@@ -75,7 +77,7 @@ def _open(path: Path, mark: str) -> Index | None:
     return found if found.facts.get("tar") == mark else None
 
 
-def write_index(path: Path, to: Path, mark: str | None = None, tell: Tell | None = None) -> None:
+def write_index(path: Path, to: Path, mark: str | None = None, progress: Progress = silent) -> None:
     """Read through the tar once and write its index to ``to``."""
     if mark is None:
         size = path.stat().st_size
@@ -85,7 +87,7 @@ def write_index(path: Path, to: Path, mark: str | None = None, tell: Tell | None
             edges.update(handle.read(EDGE))
         mark = f"{size} {edges.hexdigest()[:32]}"
     facts: dict[str, Any] = {"tar": mark}
-    index_file.write(to, _entries(path, facts, tell), facts)
+    index_file.write(to, _entries(path, facts, progress), facts)
 
 
 @dataclass
@@ -153,7 +155,7 @@ def members(path: Path) -> Iterator[tuple[str, int, int, str]]:
                 yield "", end, 0, "the tar is cut off behind its last readable member"
 
 
-def _entries(path: Path, facts: dict[str, Any], tell: Tell | None) -> Iterator[Entry]:
+def _entries(path: Path, facts: dict[str, Any], progress: Progress) -> Iterator[Entry]:
     groups: dict[str, Group] = {}
     size = path.stat().st_size
     cut = ""
@@ -171,8 +173,8 @@ def _entries(path: Path, facts: dict[str, Any], tell: Tell | None) -> Iterator[E
             key, ending = parts
             group = groups.setdefault(key, Group(first=name))
             _take(group, handle, name, ending, offset, length, bad)
-            if tell and number % 256 == 0:
-                tell(offset, size, f"indexing {path.name}")
+            if number % 256 == 0:
+                progress(offset, size, f"indexing {path.name}")
     if cut and groups:
         last = next(reversed(groups.values()))
         if not last.texts and not last.meta:  # what lay beside it is behind the cut
