@@ -62,12 +62,14 @@ def load_pictures(path: str, first: int, count: int, width: int, height: int, ho
     """
     import torch
 
-    from cascade_train.data.pixels import BadImage, decode, fit
+    from cascade_train.data.pixels import BadImage, cover_size, decode, fit, open_image, upright_size
 
     rows = []
     for file in chosen(path, first, count, host):
         try:
-            pixels = decode(file.read_bytes(), need=(width, height))
+            data = file.read_bytes()
+            need = cover_size(*upright_size(open_image(data)), width, height)
+            pixels = decode(data, need=need)
         except (BadImage, OSError) as error:
             raise CascadeError(
                 f"'{file.name}' cannot be read as a picture: {error}",
