@@ -13,13 +13,13 @@ from cascade_train.data.buckets import Buckets
 from cascade_train.data.captions import captions_of
 from cascade_train.data.entry import Entry, printable
 from cascade_train.data.filters.sieve import Sieve
-from cascade_train.data.folder import TEXTS, as_json
+from cascade_train.data.folder import TEXTS, metadata_json
 from cascade_train.data.order import mix
 from cascade_train.data.pixels import EXTENSIONS, decode
 from cascade_train.data.probe import probe
 from cascade_train.data.sample import Sample, Unusable
 from cascade_train.data.spec import CaptionSpec
-from cascade_train.data.tars import Group
+from cascade_train.data.tars import TarGroup
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def arrived(
         CascadeError: the caption rule is wrong for any sample.
     """
     key = str(sample["__key__"])
-    group = Group()
+    group = TarGroup()
     picture: tuple[str, bytes] | None = None
     for ending, data in sample.items():
         if ending.startswith("__") or not isinstance(data, bytes):
@@ -98,7 +98,7 @@ def arrived(
         width=seen.width,
         height=seen.height,
         texts=json.dumps(group.texts),
-        meta=as_json(group.meta),
+        meta=metadata_json(group.meta),
     )
     judged = Sample(
         entry, _InHand(picture[1]), lambda entry: captions_of(captions, entry.name, group.texts, group.meta)

@@ -266,7 +266,7 @@ def _kept(kind: str, folder: Path, about: str) -> Kept:
     )
 
 
-def prune(
+def prune_caches(
     cache: Path, *, kinds: tuple[str, ...] = (), older_than: float | None = None, dry_run: bool = False
 ) -> list[Kept]:
     """Remove what `listing` shows, of ``kinds`` alone and not used for ``older_than`` seconds where given.

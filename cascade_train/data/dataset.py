@@ -11,7 +11,7 @@ import numpy as np
 
 from cascade_train.data import captions as caption_rules
 from cascade_train.data.buckets import Bucket, Buckets
-from cascade_train.data.draws import CENTRE, CORNERS, Draw, Loaded, draws_of, needed, window
+from cascade_train.data.draws import CENTRE, CORNERS, Draw, Loaded, draws_of, needed_size, window
 from cascade_train.data.entry import Entry, printable
 from cascade_train.data.filters.sieve import trouble_of
 from cascade_train.data.measured import MEASURES, MeasureStore
@@ -108,7 +108,7 @@ class OpenDataset:
             return draw.sample, draw.width, draw.height
         width, height = int(self._selection.widths[draw.sample]), int(self._selection.heights[draw.sample])
         spec = self.dataset.buckets
-        need = needed(width, height, draw, spec) or (width, height)
+        need = needed_size(width, height, draw, spec) or (width, height)
         if need[0] < draw.width or need[1] < draw.height:
             need = cover_size(*need, draw.width, draw.height)
         return (draw.sample, draw.width, draw.height, *crop_corner(*need, draw.width, draw.height, draw.crop))
@@ -193,7 +193,7 @@ class OpenDataset:
         part = self._selection.parts[int(self._selection.part_of[sample])]
         entry = part.reader.row(int(self._selection.row_of[sample]))
         spec, background = self.dataset.buckets, self.dataset.background
-        need = needed(entry.width, entry.height, draw, spec)
+        need = needed_size(entry.width, entry.height, draw, spec)
         pixels, captions = part.reader.load(entry, background, need, part.dataset.captions)
         pixels = window(pixels, draw, need, spec, background)
         caption = caption_rules.pick(part.dataset.captions, captions, draw.caption)

@@ -69,7 +69,7 @@ def draws_of(
     return tuple(out)
 
 
-def needed(width: int, height: int, draw: Draw, spec: BucketSpec) -> tuple[int, int] | None:
+def needed_size(width: int, height: int, draw: Draw, spec: BucketSpec) -> tuple[int, int] | None:
     """The size that a (width, height) picture is brought to before cropping; None for its own."""
     if spec.resize == "none":
         shorter = min(width, height)
@@ -93,7 +93,7 @@ def window(
     spec: BucketSpec,
     background: tuple[int, int, int],
 ) -> np.ndarray:
-    """What ``draw`` shows of a picture (H, W, 3) for which `needed` said ``need``."""
+    """What ``draw`` shows of a picture (H, W, 3) for which `needed_size` said ``need``."""
     if need and spec.resize == "none":
         pixels = fit(pixels, *need, resize="stretch")
     return fit(pixels, draw.width, draw.height, draw.crop, spec.resize, background)

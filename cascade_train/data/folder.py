@@ -144,7 +144,7 @@ def _numbers(owner: list[int] | int) -> list[int]:
     return [owner] if isinstance(owner, int) else owner
 
 
-def stamp(root: Path, recursive: bool) -> str:
+def folder_stamp(root: Path, recursive: bool) -> str:
     """A digest of the names, sizes and times of all files; changes when any of them does.
 
     It adds up what each file gives, so that no listing is held and sorted.
@@ -174,12 +174,12 @@ def index_folder(root: Path, recursive: bool, cache: Path, progress: Progress = 
             f"the picture folder {what}", where=str(root), fix="Give a folder that holds pictures"
         )
     key = hashlib.sha256(to_blob(f"{root.resolve()}|{recursive}")).hexdigest()[:24]
-    path = cache / f"{key}-{stamp(root, recursive)}.sqlite"
+    path = cache / f"{key}-{folder_stamp(root, recursive)}.sqlite"
     known = _open(path)
     if known is None:
         older = next((opened for old in cache.glob(f"{key}-*.sqlite") if (opened := _open(old))), None)
         builder = _Builder(root, recursive, older, progress)
-        index_file.write(path, builder.entries(), builder.facts)
+        index_file.write_entries(path, builder.entries(), builder.facts)
         if older is not None:
             older.close()
         known = Index(path)
@@ -289,11 +289,11 @@ class _Builder:
             height=seen.height,
             bad=bad,
             texts=json.dumps(said, ensure_ascii=False),
-            meta=as_json(meta),
+            meta=metadata_json(meta),
         )
 
 
-def as_json(meta: dict[str, Any]) -> str:
+def metadata_json(meta: dict[str, Any]) -> str:
     return json.dumps(meta, ensure_ascii=False, default=str)
 
 

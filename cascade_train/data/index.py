@@ -25,7 +25,7 @@ _PAGE = 1024
 _COLUMNS = ("name", "size", "crc", "width", "height", "texts", "meta", "bad", "offset", "stamp")
 
 
-def write(path: Path, entries: Iterable[Entry], facts: dict[str, Any]) -> None:
+def write_entries(path: Path, entries: Iterable[Entry], facts: dict[str, Any]) -> None:
     """Write ``entries``, in order, and ``facts`` (JSON values) to a new index at ``path``.
 
     The fact ``content`` is made here: a digest of names, sizes, checksums, captions and metadata.

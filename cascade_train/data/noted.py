@@ -27,7 +27,7 @@ _FORMAT = 2
 _ARRAYS = tuple(field.name for field in fields(Rows))
 
 
-def chosen(leaves: Sequence[Leaf], tallies: Tallies, cache: Path, progress: Progress) -> list[Rows]:
+def choices(leaves: Sequence[Leaf], tallies: Tallies, cache: Path, progress: Progress) -> list[Rows]:
     """What is left of each of ``leaves``, which go through their filters together; counted in ``tallies``."""
     note = _note(leaves, cache)
     known = _read(note, len(leaves)) if note is not None else None

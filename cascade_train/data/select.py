@@ -13,7 +13,7 @@ from cascade_train.data.entry import printable
 from cascade_train.data.filters.sieve import Sieve
 from cascade_train.data.folder import TABLES
 from cascade_train.data.measured import MeasureStore
-from cascade_train.data.noted import chosen
+from cascade_train.data.noted import choices
 from cascade_train.data.readers import Reader, open_source
 from cascade_train.data.report import BucketCount, Report, Tallies
 from cascade_train.data.selection import Selection, SourceRows
@@ -122,7 +122,7 @@ def _gather(
     parts: list[SourceRows] = []
     try:
         for group in _groups(dataset, Sieve((), store), index, progress):
-            for leaf, left in zip(group, chosen(group, tallies, index, progress)):
+            for leaf, left in zip(group, choices(group, tallies, index, progress)):
                 parts.append(SourceRows(leaf.reader, leaf.dataset, left))
     finally:
         store.flush()

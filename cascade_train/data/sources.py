@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cascade_train.data.folder import stamp
+from cascade_train.data.folder import folder_stamp
 from cascade_train.data.readers import PICTURES, folder_source, tar_source
 from cascade_train.data.spec import Dataset, Source, StreamSource, WeightedSource
 from cascade_train.data.urls import expand
@@ -45,7 +45,7 @@ def folder_dataset(path: str, *, recursive: bool, host: Host) -> Dataset:
 
 def folder_state(path: str, recursive: bool, host: Host) -> str:
     """A text that changes when anything in the folder does; cheap (names, sizes and times only)."""
-    return stamp(host.folders.resolve_read(path, "picture folder"), recursive)
+    return folder_stamp(host.folders.resolve_read(path, "picture folder"), recursive)
 
 
 def tars_dataset(text: str, *, shuffle: int, host: Host) -> Dataset:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cascade_train.data import captions as caption_rules
 from cascade_train.data.arrivals import Arrival, LeftOut, arrived
 from cascade_train.data.buckets import Bucket, Buckets
-from cascade_train.data.draws import Draw, Loaded, draws_of, needed, window
+from cascade_train.data.draws import Draw, Loaded, draws_of, needed_size, window
 from cascade_train.data.entry import printable
 from cascade_train.data.filters.base import Filter
 from cascade_train.data.filters.sieve import Sieve
@@ -243,7 +243,7 @@ class OpenStream:
             ]
         spec, background = self.dataset.buckets, self.dataset.background
         for sample in tried:
-            need = needed(sample.entry.width, sample.entry.height, draw, spec)
+            need = needed_size(sample.entry.width, sample.entry.height, draw, spec)
             try:
                 pixels = decode(sample.data, background, need)
             except BadImage as error:

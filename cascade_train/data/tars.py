@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 
 from cascade_train.data import index as index_file
 from cascade_train.data.entry import Entry, to_blob
-from cascade_train.data.folder import TEXTS, as_json, as_metadata
+from cascade_train.data.folder import TEXTS, as_metadata, metadata_json
 from cascade_train.data.index import Index
 from cascade_train.data.pixels import EXTENSIONS
 from cascade_train.data.probe import EDGE, Window, json_trouble, probe, read_json, read_text
@@ -87,11 +87,11 @@ def write_index(path: Path, to: Path, mark: str | None = None, progress: Progres
             edges.update(handle.read(EDGE))
         mark = f"{size} {edges.hexdigest()[:32]}"
     facts: dict[str, Any] = {"tar": mark}
-    index_file.write(to, _entries(path, facts, progress), facts)
+    index_file.write_entries(to, _entries(path, facts, progress), facts)
 
 
 @dataclass
-class Group:
+class TarGroup:
     """The members of a tar that share a key; ``picture`` is (name, offset, size)."""
 
     picture: tuple[str, int, int] | None = None
@@ -156,7 +156,7 @@ def members(path: Path) -> Iterator[tuple[str, int, int, str]]:
 
 
 def _entries(path: Path, facts: dict[str, Any], progress: Progress) -> Iterator[Entry]:
-    groups: dict[str, Group] = {}
+    groups: dict[str, TarGroup] = {}
     size = path.stat().st_size
     cut = ""
     with path.open("rb") as handle:
@@ -168,10 +168,10 @@ def _entries(path: Path, facts: dict[str, Any], progress: Progress) -> Iterator[
                 continue
             parts = split_name(name)
             if parts is None:
-                groups.setdefault(name, Group(first=name)).bad = "a name without ending"
+                groups.setdefault(name, TarGroup(first=name)).bad = "a name without ending"
                 continue
             key, ending = parts
-            group = groups.setdefault(key, Group(first=name))
+            group = groups.setdefault(key, TarGroup(first=name))
             _take(group, handle, name, ending, offset, length, bad)
             if number % 256 == 0:
                 progress(offset, size, f"indexing {path.name}")
@@ -196,7 +196,7 @@ def _entries(path: Path, facts: dict[str, Any], progress: Progress) -> Iterator[
             width=seen.width,
             height=seen.height,
             texts=said,
-            meta=as_json(group.meta),
+            meta=metadata_json(group.meta),
             bad=group.bad or seen.bad,
             offset=offset,
         )
@@ -205,7 +205,9 @@ def _entries(path: Path, facts: dict[str, Any], progress: Progress) -> Iterator[
         yield Entry(path.name, bad=cut)
 
 
-def _take(group: Group, handle: BinaryIO, name: str, ending: str, offset: int, length: int, bad: str) -> None:
+def _take(
+    group: TarGroup, handle: BinaryIO, name: str, ending: str, offset: int, length: int, bad: str
+) -> None:
     last = ending.rpartition(".")[2]
     if ending in EXTENSIONS or (last in EXTENSIONS and group.picture is None):
         if group.picture is not None and split_name(group.picture[0]) == split_name(name):

@@ -300,7 +300,12 @@ def test_a_sample_without_caption_is_left_out_by_a_filter_on_captions(
         opened(root, filters=expression_filters("width > 3"))
     dataset = opened(root, filters=expression_filters("len(caption) > 3"))
     assert dropped(dataset) == {"without the field caption": ("0001.png",)} and len(dataset) == 2
-    given = CaptionSpec(fallback="fixed", fixed="something")
+    for number in range(3):
+        (root / f"{number:04}.json").write_text(json.dumps({"caption": "not by this rule"}))
+    other = CaptionSpec(source="metadata", field="text")
+    with pytest.raises(CascadeError, match="3 without the field caption"):
+        opened(root, captions=other, filters=expression_filters("len(caption) > 3"))
+    given = CaptionSpec(source="metadata", field="text", fallback="fixed", fixed="something")
     assert len(opened(root, captions=given, filters=expression_filters("len(caption) > 3"))) == 3
 
 
@@ -313,8 +318,8 @@ def test_measures_and_captions_come_before_metadata_of_the_same_name(
         (root / f"{number:04}.json").write_text(json.dumps(said))
     assert len(opened(root, filters=expression_filters("sharpness > 0 and caption contains 'picture'"))) == 2
     decoded.clear()
-    said = opened(root, filters=expression_filters("field('sharpness') < 0"))
-    assert names(said) == ["0001.png"] and not decoded
+    asked = opened(root, filters=expression_filters("field('sharpness') < 0"))
+    assert names(asked) == ["0001.png"] and not decoded
     assert len(opened(root, filters=expression_filters("field('caption') == 'from metadata'"))) == 2
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cascade_train.data.dataset import open_dataset
+from cascade_train.data.dataset import OpenDataset, open_dataset
 from cascade_train.data.filters.expression import expression_filters
 from cascade_train.data.spec import BucketSpec, Dataset, StreamSource, WeightedSource
 from cascade_train.errors import CascadeError
 
 
-def stream(urls: list[str], tmp_path: Path, cache: str = "cache", **settings: object) -> object:
+def stream(urls: list[str], tmp_path: Path, cache: str = "cache", **settings: object) -> OpenDataset:
     dataset = Dataset((WeightedSource(StreamSource(tuple(urls), 8)),), **settings)  # type: ignore[arg-type]
     return open_dataset(dataset, multiple=8, native_side=64, cache=tmp_path / cache)
 

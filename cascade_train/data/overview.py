@@ -29,7 +29,7 @@ def samples_shown(dataset: OpenDataset, count: int, seed: int) -> Iterator[tuple
             return
 
 
-def contact_sheet(
+def overview(
     dataset: OpenDataset, count: int = 16, seed: int = 0, cell: int = 192, columns: int | None = None
 ) -> Image.Image:
     """A grid of cropped pictures, each with its bucket, its latent grid, its key and its caption.
