@@ -148,8 +148,9 @@ class FilterSamples(CascadeNode):
     DISPLAY_NAME = "Filter Samples"
     CATEGORY = "cascade/data"
     DESCRIPTION = (
-        "Leaves samples out: by what their metadata and size say, and duplicates. What is left "
-        "out is counted by reason; a sample without a field that is asked for is left out too."
+        "Leaves samples out: by what their metadata, caption, size and pixels say, and duplicates. "
+        "What is left out is counted by reason; a sample without a field that is asked for is left "
+        "out too. Several of these nodes in a row all count, in their order."
     )
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
@@ -163,14 +164,16 @@ class FilterSamples(CascadeNode):
                 "filters": text(
                     "width >= 32 and height >= 32",
                     "One a line; a sample has to pass all. Fields of the metadata, and width, "
-                    "height, aspect, file_size, file_name: aesthetic_score > 4.5 and aspect < 2. The "
-                    "form [aesthetic_score, 'lambda s: s > 4.5'] works too.",
+                    "height, aspect, file_size, file_name, caption, captions, and, measured from the "
+                    "pixels, sharpness and brightness (0 to 1): aesthetic_score > 4.5 and aspect < 2, "
+                    "caption contains 'cat', sharpness > 100. The form [aesthetic_score, 'lambda s: s "
+                    "> 4.5'] works too.",
                     lines=True,
                 ),
                 "duplicates": choice(
                     ("keep", "remove", "remove near"),
                     "'remove' keeps the first of equal files; 'remove near' also of pictures "
-                    "that look the same (reads every picture once).",
+                    "that look the same (decodes every picture, once ever).",
                 ),
                 "near_distance": integer(
                     3,
@@ -182,15 +185,11 @@ class FilterSamples(CascadeNode):
         }
 
     def run(self, dataset: Any, filters: str, duplicates: str, near_distance: int) -> tuple[Any]:
-        from cascade_train.data.expressions import filter_lines
+        from cascade_train.data.filters.expression import expression_filters
+        from cascade_train.data.filters.near_duplicates import duplicate_filters
 
         return (
-            replace(
-                dataset,
-                filters=(*dataset.filters, *filter_lines(filters)),
-                duplicates=duplicates,
-                near_distance=near_distance,
-            ),
+            dataset.with_filters(*expression_filters(filters), *duplicate_filters(duplicates, near_distance)),
         )
 
 

@@ -7,9 +7,9 @@ import json
 import time
 from pathlib import Path
 
-HELP = "list or remove cached latents, text states, indexes and remote shards"
+HELP = "list or remove cached latents, text states, indexes, measures and remote shards"
 
-_KINDS = ("latents", "text", "images", "index", "shards", "pictures")
+_KINDS = ("latents", "text", "images", "index", "measures", "shards", "pictures")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cascade_train.data.caches import listing, prune
+    from cascade_train.data.caches import listing, prune_caches
     from cascade_train.host.headless import headless_folders
 
     cache = headless_folders(args.output_dir or Path("output")).cache
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         found, word = listing(cache), "in"
     else:
         age = None if args.older_than is None else args.older_than * 86400
-        found = prune(cache, kinds=tuple(args.kind), older_than=age, dry_run=args.dry_run)
+        found = prune_caches(cache, kinds=tuple(args.kind), older_than=age, dry_run=args.dry_run)
         word = "would be removed from" if args.dry_run else "removed from"
     now = time.time()
     for kept in found:

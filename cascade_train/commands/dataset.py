@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from cascade_train.errors import CascadeError
 if TYPE_CHECKING:
     from cascade_train.data.dataset import OpenDataset
     from cascade_train.data.report import Report
+    from cascade_train.host.progress import Progress
 
 HELP = "look at a dataset, or pack a folder of pictures into WebDataset shards"
 
@@ -151,7 +151,8 @@ def _has_pictures(folder: Path) -> bool:
 def _inspect(args: argparse.Namespace) -> int:
     from cascade_train.data.buckets import parse_ratio
     from cascade_train.data.dataset import open_dataset
-    from cascade_train.data.expressions import filter_lines
+    from cascade_train.data.filters.expression import expression_filters
+    from cascade_train.data.filters.near_duplicates import duplicate_filters
     from cascade_train.data.sources import folder_dataset, tars_dataset
     from cascade_train.data.spec import REFERENCE_RATIOS, BucketSpec, CaptionSpec
 
@@ -164,10 +165,11 @@ def _inspect(args: argparse.Namespace) -> int:
     ratios = tuple(item.strip() for item in args.ratios.split(",") if item.strip()) or REFERENCE_RATIOS
     for ratio in ratios:
         parse_ratio(ratio)
+    dataset = dataset.with_filters(
+        *expression_filters("\n".join(args.filter)), *duplicate_filters(args.duplicates)
+    )
     dataset = replace(
         dataset.with_captions(CaptionSpec(source=args.captions, field=args.field)),
-        filters=filter_lines("\n".join(args.filter)),
-        duplicates=args.duplicates,
         buckets=BucketSpec(size=args.size, ratios=ratios),
         max_bad=1.0,
     )
@@ -178,13 +180,13 @@ def _inspect(args: argparse.Namespace) -> int:
     host.sink._clear()
     notes = opened.notes(args.batch_size) if report.samples else ()
     if args.preview and report.samples:
-        from cascade_train.data.preview import preview
+        from cascade_train.data.overview import overview
 
         if dataset.streamed:  # a stream stops at a sample without caption
             spec = replace(dataset.captions, fallback="empty")
             opened = open_dataset(dataset.with_captions(spec), multiple=multiple, native_side=side, host=host)
         args.preview.parent.mkdir(parents=True, exist_ok=True)
-        preview(opened, min(24, report.samples)).save(args.preview)
+        overview(opened, min(24, report.samples)).save(args.preview)
     print(report.text())
     for note in notes:
         print(f"note: {note}")
@@ -198,20 +200,16 @@ def _inspect(args: argparse.Namespace) -> int:
     return 0
 
 
-def _report(opened: Any, args: argparse.Namespace, tell: Callable[[int, int, str], None]) -> Report:
+def _report(opened: Any, args: argparse.Namespace, progress: Progress) -> Report:
     if opened.dataset.streamed:
         from cascade_train.data.survey import survey
 
-        report = survey(opened, most=max(0, args.limit), decoded=args.decode, tell=tell)
-        if args.duplicates != "keep":
-            note = "duplicates are not looked for in remote shards"
-            report = replace(report, warnings=(*report.warnings, note))
-        return report
-    found: Report = _decoded(opened, tell) if args.decode else opened.report
+        return survey(opened, most=max(0, args.limit), decoded=args.decode, progress=progress)
+    found: Report = _decoded(opened, progress) if args.decode else opened.report
     return found
 
 
-def _decoded(opened: OpenDataset, tell: Callable[[int, int, str], None]) -> Report:
+def _decoded(opened: OpenDataset, progress: Progress) -> Report:
     """The report after decoding every picture."""
     from cascade_train.data.report import Tally
 
@@ -226,7 +224,7 @@ def _decoded(opened: OpenDataset, tell: Callable[[int, int, str], None]) -> Repo
             for key, trouble in pool.map(look, numbers):
                 if trouble:
                     found.add(trouble, key)
-            tell(numbers[-1] + 1, len(opened), f"decoded {numbers[-1] + 1} of {len(opened)} pictures")
+            progress(numbers[-1] + 1, len(opened), f"decoded {numbers[-1] + 1} of {len(opened)} pictures")
     report = opened.report
     return replace(
         report,
@@ -240,13 +238,13 @@ def _pack(args: argparse.Namespace) -> int:
     from cascade_train.data.folder import index_folder
     from cascade_train.data.pack import pack
     from cascade_train.data.readers import FolderReader
-    from cascade_train.data.sources import teller
+    from cascade_train.host.progress import progress_of
 
     host = _host(args)
     root = Path(args.path).expanduser()
-    tell = teller(host)
-    reader = FolderReader(root, index_folder(root, not args.flat, host.folders.cache / "index", tell))
-    done = pack(reader, args.out.expanduser(), shard_bytes=int(args.shard_size * 1e6), tell=tell)
+    progress = progress_of(host)
+    reader = FolderReader(root, index_folder(root, not args.flat, host.folders.cache / "index", progress))
+    done = pack(reader, args.out.expanduser(), shard_bytes=int(args.shard_size * 1e6), progress=progress)
     host.sink._clear()
     for shard in done.shards:
         print(f"{shard}  {shard.stat().st_size / 1e6:.1f} MB")

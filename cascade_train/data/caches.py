@@ -245,6 +245,7 @@ def listing(cache: Path) -> list[Kept]:
                 out.append(_kept(kind, folder, about or folder.name))
     for name, about in (
         ("index", "indexes of folders and tars"),
+        ("measures", "what was measured of pictures"),
         ("shards", "remote shards"),
         ("pictures", "pictures from other nodes"),
     ):
@@ -265,7 +266,7 @@ def _kept(kind: str, folder: Path, about: str) -> Kept:
     )
 
 
-def prune(
+def prune_caches(
     cache: Path, *, kinds: tuple[str, ...] = (), older_than: float | None = None, dry_run: bool = False
 ) -> list[Kept]:
     """Remove what `listing` shows, of ``kinds`` alone and not used for ``older_than`` seconds where given.

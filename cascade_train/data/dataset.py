@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,79 +10,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cascade_train.data import captions as caption_rules
-from cascade_train.data.buckets import Bucket
-from cascade_train.data.index import shown
-from cascade_train.data.order import Order, mix, raw, unit
-from cascade_train.data.pixels import BadImage, cover_size, crop_corner, fit, reducer
-from cascade_train.data.probe import Entry
-from cascade_train.data.readers import WorldReader
+from cascade_train.data.buckets import Bucket, Buckets
+from cascade_train.data.draws import CENTRE, CORNERS, Draw, Loaded, draws_of, needed_size, window
+from cascade_train.data.entry import Entry, printable
+from cascade_train.data.filters.sieve import trouble_of
+from cascade_train.data.measured import MEASURES, MeasureStore
+from cascade_train.data.order import Order, mix
+from cascade_train.data.pixels import BadImage, cover_size, crop_corner, reducer
 from cascade_train.data.report import Report, Tally
-from cascade_train.data.select import Selection, select
-from cascade_train.data.spec import BucketSpec, CaptionSpec, Dataset, StreamSource
+from cascade_train.data.select import select
+from cascade_train.data.selection import Selection
+from cascade_train.data.spec import CaptionSpec, Dataset, StreamSource
+from cascade_train.data.stream import OpenStream
 from cascade_train.digest import digest
 from cascade_train.errors import CascadeError
+from cascade_train.host.progress import progress_of, silent
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
 
 FORMAT = 2
 """Part of every cache key; grows when the same file comes out as other pixels."""
-
-_CENTRE = (0.5, 0.5)
-_CORNERS = {
-    "center": _CENTRE,
-    "top left": (0.0, 0.0),
-    "top right": (1.0, 0.0),
-    "bottom left": (0.0, 1.0),
-    "bottom right": (1.0, 1.0),
-}
-
-
-@dataclass(frozen=True)
-class Draw:
-    """One place of a batch. ``index`` counts in the global batch, ``width`` and ``height`` are the bucket's,
-    ``crop`` (x, y) in [0, 1] places the window, ``caption`` in [0, 1) picks and varies the caption."""
-
-    index: int
-    sample: int
-    width: int
-    height: int
-    crop: tuple[float, float]
-    caption: float
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """``pixels`` are uint8 (height, width, 3), sRGB; ``key`` names the sample for people."""
-
-    pixels: np.ndarray
-    caption: str
-    key: str
-
-
-def draws_of(
-    samples: Sequence[int],
-    width: int,
-    height: int,
-    spec: BucketSpec,
-    seed: int,
-    step: int,
-    fixed_crops: Callable[[int], Sequence[tuple[float, float]]] | None = None,
-) -> tuple[Draw, ...]:
-    """The batch ``samples`` of one bucket with its crops and captions, drawn from (seed, step, index)."""
-    chances = unit(raw(3 * len(samples), seed, step, 4)).reshape(len(samples), 3).tolist()
-    fixed = _CENTRE if spec.resize in ("stretch", "pad") else _CORNERS.get(spec.crop)
-    out = []
-    for index, sample in enumerate(samples):
-        x, y, caption = chances[index]
-        if fixed is not None:
-            crop = fixed
-        elif spec.crops and fixed_crops is not None:
-            crop = fixed_crops(sample)[int(x * spec.crops)]
-        else:
-            crop = (x, y)
-        out.append(Draw(index, sample, width, height, crop, caption))
-    return tuple(out)
 
 
 class OpenDataset:
@@ -150,7 +96,7 @@ class OpenDataset:
         """The crops that a sample is ever shown with, where their number is fixed."""
         spec = self.dataset.buckets
         if self.crop_is_fixed:
-            return (_CORNERS.get(spec.crop, _CENTRE),)
+            return (CORNERS.get(spec.crop, CENTRE),)
         chance = int(self._selection.chances[sample])
         return tuple(
             (mix(chance + 2 * k) / 2.0**64, mix(chance + 2 * k + 1) / 2.0**64) for k in range(spec.crops)
@@ -162,7 +108,7 @@ class OpenDataset:
             return draw.sample, draw.width, draw.height
         width, height = int(self._selection.widths[draw.sample]), int(self._selection.heights[draw.sample])
         spec = self.dataset.buckets
-        need = needed(width, height, draw, spec) or (width, height)
+        need = needed_size(width, height, draw, spec) or (width, height)
         if need[0] < draw.width or need[1] < draw.height:
             need = cover_size(*need, draw.width, draw.height)
         return (draw.sample, draw.width, draw.height, *crop_corner(*need, draw.width, draw.height, draw.crop))
@@ -202,18 +148,12 @@ class OpenDataset:
     def key(self, sample: int) -> str:
         """The sample's name for people: source and path in it."""
         part = self._selection.parts[int(self._selection.part_of[sample])]
-        return f"{part.reader.label}/{shown(self.entry(sample).name)}"
+        return f"{part.reader.label}/{printable(self.entry(sample).name)}"
 
     def captions(self, sample: int) -> tuple[str, ...]:
         """All captions of a sample, before one is drawn and varied."""
         part = self._selection.parts[int(self._selection.part_of[sample])]
-        if isinstance(part.reader, WorldReader):
-            return (part.reader.caption(int(self._selection.row_of[sample])),)
-        entry = self.entry(sample)
-        found = caption_rules.captions_of(
-            part.dataset.captions, entry.name, entry.caption_files(), entry.metadata(), part.reader.label
-        )
-        return found if found else ("",)
+        return part.reader.captions(self.entry(sample), part.dataset.captions) or ("",)
 
     def caption(self, draw: Draw) -> str:
         """The caption that ``draw`` picks."""
@@ -246,30 +186,18 @@ class OpenDataset:
         try:
             part.reader.pixels(self.entry(sample), self.dataset.background, None)
         except (BadImage, OSError) as error:
-            return _reason(error)
+            return trouble_of(error)
         return ""
 
     def _load(self, draw: Draw, sample: int) -> Loaded:
         part = self._selection.parts[int(self._selection.part_of[sample])]
-        row = int(self._selection.row_of[sample])
+        entry = part.reader.row(int(self._selection.row_of[sample]))
         spec, background = self.dataset.buckets, self.dataset.background
-        if isinstance(part.reader, WorldReader):
-            pixels, text = part.reader.render(row)
-            captions: tuple[str, ...] = (text,)
-            name = str(row)
-        else:
-            entry = part.reader.row(row)
-            need = needed(entry.width, entry.height, draw, spec)
-            pixels = part.reader.pixels(entry, background, need)
-            captions = caption_rules.captions_of(
-                part.dataset.captions, entry.name, entry.caption_files(), entry.metadata(), part.reader.label
-            ) or ("",)
-            name = entry.name
-            if need and spec.resize == "none":
-                pixels = fit(pixels, *need, resize="stretch")
-        pixels = fit(pixels, draw.width, draw.height, draw.crop, spec.resize, background)
+        need = needed_size(entry.width, entry.height, draw, spec)
+        pixels, captions = part.reader.load(entry, background, need, part.dataset.captions)
+        pixels = window(pixels, draw, need, spec, background)
         caption = caption_rules.pick(part.dataset.captions, captions, draw.caption)
-        return Loaded(pixels, caption, f"{part.reader.label}/{shown(name)}")
+        return Loaded(pixels, caption, f"{part.reader.label}/{printable(entry.name)}")
 
     def _next(self, sample: int) -> int:
         same = np.flatnonzero(self._selection.bucket_of == self._selection.bucket_of[sample])
@@ -277,7 +205,7 @@ class OpenDataset:
 
     def _note_bad(self, sample: int, error: Exception) -> None:
         key = self.key(sample)
-        reason = _reason(error)
+        reason = trouble_of(error)
         part = self._selection.parts[int(self._selection.part_of[sample])]
         if "error" in (part.dataset.on_bad, self.dataset.on_bad):
             raise CascadeError(
@@ -306,27 +234,6 @@ class OpenDataset:
         return self._bad.counts()
 
 
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, BadImage) else f"cannot be read ({type(error).__name__})"
-
-
-def needed(width: int, height: int, draw: Draw, spec: BucketSpec) -> tuple[int, int] | None:
-    """The size that a (width, height) picture is brought to before cropping; None for its own."""
-    if spec.resize == "none":
-        shorter = min(width, height)
-        if not spec.max_side or shorter <= spec.max_side or not 0 < spec.downsample < shorter:
-            return None
-        scale = spec.downsample / shorter
-        size = max(round(width * scale), draw.width), max(round(height * scale), draw.height)
-        return size
-    if spec.resize == "pad":
-        scale = min(draw.width / width, draw.height / height)
-        return max(1, round(width * scale)), max(1, round(height * scale))
-    if spec.resize == "stretch":
-        return draw.width, draw.height
-    return cover_size(width, height, draw.width, draw.height)
-
-
 def open_dataset(
     dataset: Dataset,
     *,
@@ -346,25 +253,21 @@ def open_dataset(
         CascadeError: nothing is left to draw, captions are missing, too much is bad, a source is gone.
     """
 
-    def tell(done: int, total: int, text: str) -> None:
-        if host is not None:
-            host.check_interrupt()
-            host.progress(done, total, text)
-
     if cache is None:
         if host is None:
             raise ValueError("open_dataset needs a host or a cache folder")
         cache = host.folders.cache
+    store = MeasureStore(Path(cache) / MEASURES)
     if dataset.streamed:
-        return _open_stream(dataset, multiple, native_side, factor, Path(cache), host)
-    folder = Path(cache) / "index"
+        return _open_stream(dataset, multiple, native_side, factor, Path(cache), store, host)
     selection = select(
         dataset,
         multiple=multiple,
         native_side=native_side,
         factor=factor,
-        cache=folder,
-        tell=tell,
+        index=Path(cache) / "index",
+        store=store,
+        progress=silent if host is None else progress_of(host),
         strict=strict,
     )
     if host is not None and host.rank == 0:
@@ -376,11 +279,14 @@ def open_dataset(
 
 
 def _open_stream(
-    dataset: Dataset, multiple: int, native_side: int, factor: int | None, cache: Path, host: Host | None
+    dataset: Dataset,
+    multiple: int,
+    native_side: int,
+    factor: int | None,
+    cache: Path,
+    store: MeasureStore,
+    host: Host | None,
 ) -> OpenDataset:
-    from cascade_train.data.buckets import Buckets
-    from cascade_train.data.stream import OpenStream
-
     leaves = list(dataset.leaves())
     if len(leaves) > 1:
         raise CascadeError(
@@ -390,10 +296,8 @@ def _open_stream(
     source, leaf = leaves[0]
     assert isinstance(source, StreamSource)
     buckets = Buckets(dataset.buckets, multiple, native_side, factor)
-    opened = OpenStream(dataset, source, leaf, buckets, cache, host)
+    opened = OpenStream(dataset, source, leaf, buckets, cache, store, host)
     if host is not None and host.rank == 0:
         for warning in opened.report.warnings:
             host.warn(warning)
-        if dataset.duplicates != "keep":
-            host.warn("duplicates are not looked for in streamed shards")
     return opened  # type: ignore[return-value]

@@ -1,14 +1,19 @@
 """Expressions over a sample's fields, such as ``aesthetic_score > 4.5 and width >= 768``, evaluated safely.
 
 Text comes from a stranger's workflow: it is parsed, checked against a short list of what an expression may
-hold, and evaluated by simpleeval. No attributes, no comprehensions, no calls but those in `FUNCTIONS`.
+hold, and evaluated by simpleeval. No attributes, no comprehensions, no calls but those in `FUNCTIONS`. Beside
+Python's operators there is ``contains``: ``caption contains "cat"`` is ``"cat" in caption``.
 """
 
 from __future__ import annotations
 
 import ast
+import io
+import itertools
+import keyword
 import operator
 import threading
+import tokenize
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -169,22 +174,87 @@ def _depth(node: ast.AST) -> int:
 def _parse(text: str) -> ast.Expression:
     if len(text) > _LONGEST:
         raise CascadeError("the expression is too long", fix=f"At most {_LONGEST} characters")
+    plain, places = _without_contains(text.strip())
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        tree = ast.parse(plain, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise CascadeError(
             f"the expression '{text}' is not understood: {getattr(error, 'msg', error)}", fix=_HINT
         ) from error
     if _depth(tree) > _DEEPEST:
         raise CascadeError("the expression is nested too deeply", fix=_HINT)
+    if places:
+        _turn_contains(tree, places, text)
     return tree
+
+
+_Place = tuple[int, int]
+"""A line, from 1, and a column in bytes of UTF-8, as `ast` counts."""
+
+
+def _without_contains(text: str) -> tuple[str, set[_Place]]:
+    """``text`` with ``in`` for each ``contains`` that stands where an operator does, and where those are."""
+    if "contains" not in text:
+        return text, set()
+    try:
+        tokens = [
+            token
+            for token in tokenize.generate_tokens(io.StringIO(text).readline)
+            if token.type != tokenize.NL
+        ]
+    except (tokenize.TokenError, SyntaxError):
+        return text, set()  # ast says what is wrong
+    found = []
+    for at, token in enumerate(tokens):
+        if token.type == tokenize.NAME and token.string == "contains":
+            before = tokens[at - 1] if at else None
+            if before is not None and before.string == "not" and at > 1:
+                before = tokens[at - 2]
+            if before is not None and _ends_operand(before):
+                found.append(token.start)
+    lines = text.split("\n")
+    places = set()
+    for row, column in sorted(found, reverse=True):
+        line = lines[row - 1]
+        lines[row - 1] = line[:column] + "in" + line[column + len("contains") :]
+    for row, column in found:
+        shift = sum(len("contains") - len("in") for r, c in found if r == row and c < column)
+        places.add((row, len(lines[row - 1][: column - shift].encode("utf-8"))))
+    return "\n".join(lines), places
+
+
+def _ends_operand(token: tokenize.TokenInfo) -> bool:
+    if token.type == tokenize.NAME:
+        return not keyword.iskeyword(token.string) or token.string in ("True", "False", "None")
+    return token.type in (tokenize.NUMBER, tokenize.STRING) or token.string in (")", "]", "}")
+
+
+def _turn_contains(tree: ast.AST, places: set[_Place], text: str) -> None:
+    """Swap the operands of each ``in`` at ``places``: ``a contains b`` is ``b in a``."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Compare):
+            continue
+        operands = [node.left, *node.comparators]
+        marked = any(
+            (left.end_lineno, left.end_col_offset) <= place < (right.lineno, right.col_offset)
+            for left, right in itertools.pairwise(operands)
+            for place in places
+        )
+        if marked and len(node.ops) > 1:
+            raise CascadeError(
+                f"the expression '{text}' is not understood: contains stands in a chain of comparisons",
+                fix="Write each comparison of its own, with 'and' between them",
+            )
+        if marked:
+            node.left, node.comparators = node.comparators[0], [node.left]
 
 
 def normalise(text: str) -> str:
     """The plain expression that ``text`` means.
 
-    Accepts a plain expression, and the reference's ``[field, 'lambda s: s > 4.5']`` (the brackets and the
-    quotes may be left out), whose parameter stands for the field.
+    Accepts a plain expression, ``x contains y`` for ``y in x``, and the reference's
+    ``[field, 'lambda s: s > 4.5']`` (the brackets and the quotes may be left out), whose parameter stands for
+    the field.
 
     Raises:
         CascadeError: it is no expression, or holds something that is not allowed.
@@ -244,8 +314,6 @@ def _inline(function: ast.Lambda, field: str, text: str) -> ast.expr:
 
 
 def _is_keyword(name: str) -> bool:
-    import keyword
-
     return keyword.iskeyword(name) or name in FUNCTIONS or name == "field"
 
 
@@ -259,9 +327,15 @@ class Expression:
         self._tree = ast.parse(self.text, mode="eval").body
         self._lock = threading.Lock()
         self._evaluator = EvalWithCompoundTypes(operators=_OPERATORS, functions=dict(FUNCTIONS))
+        called = {id(node.func) for node in ast.walk(self._tree) if isinstance(node, ast.Call)}
+        self.names = frozenset(
+            node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name) and id(node) not in called
+        )
+        """The bare names in it; what ``field("name")`` asks for is not among them."""
 
-    def value(self, fields: Mapping[str, Any]) -> Any:
-        """What the expression gives for a sample.
+    def value(self, fields: Mapping[str, Any], names: Mapping[str, Any] | None = None) -> Any:
+        """What the expression gives for a sample. ``field("name")`` looks into ``fields``, a bare name into
+        ``names``, or into ``fields`` too where there are none.
 
         Raises:
             Missing: a field that it needs is not there.
@@ -276,7 +350,7 @@ class Expression:
             return found
 
         with self._lock:
-            self._evaluator.names = fields
+            self._evaluator.names = fields if names is None else names
             self._evaluator.functions["field"] = field
             try:
                 return self._evaluator.eval(self.text, previously_parsed=self._tree)

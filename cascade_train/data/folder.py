@@ -9,7 +9,7 @@ import json
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from cascade_train.data import index as index_file
-from cascade_train.data.index import Index, shown, split_ending, to_blob
+from cascade_train.data.entry import Entry, printable, split_ending, to_blob
+from cascade_train.data.index import Index
 from cascade_train.data.pixels import EXTENSIONS
-from cascade_train.data.probe import Entry, json_trouble, probe, read_json, read_text
+from cascade_train.data.probe import json_trouble, probe, read_json, read_text
 from cascade_train.errors import CascadeError
+from cascade_train.host.progress import Progress, silent
 
 TEXTS = frozenset((".txt", ".caption", ".captions", ".cap", ".tags", ".text", ".json"))
 TABLES = frozenset((".jsonl", ".csv", ".parquet"))
@@ -30,9 +32,6 @@ NAME_FIELDS = ("file_name", "filename", "file", "path", "image", "image_path", "
 _TEXT_LIMIT = 1 << 20
 _CHUNK, _PART = 512, 32
 """Pictures looked at between two reports of progress, and by one thread at a time."""
-
-Tell = Callable[[int, int, str], None]
-"""Progress: done, total (0 when unknown), a short line."""
 
 
 @dataclass(slots=True)
@@ -145,7 +144,7 @@ def _numbers(owner: list[int] | int) -> list[int]:
     return [owner] if isinstance(owner, int) else owner
 
 
-def stamp(root: Path, recursive: bool) -> str:
+def folder_stamp(root: Path, recursive: bool) -> str:
     """A digest of the names, sizes and times of all files; changes when any of them does.
 
     It adds up what each file gives, so that no listing is held and sorted.
@@ -163,7 +162,7 @@ def stamp(root: Path, recursive: bool) -> str:
     return hashlib.sha256(f"listing 2 {count} {total % (1 << 256)}".encode()).hexdigest()[:32]
 
 
-def index_folder(root: Path, recursive: bool, cache: Path, tell: Tell | None = None) -> Index:
+def index_folder(root: Path, recursive: bool, cache: Path, progress: Progress = silent) -> Index:
     """The up-to-date index of ``root``, kept in the folder ``cache``; only what changed is looked at.
 
     Raises:
@@ -175,12 +174,12 @@ def index_folder(root: Path, recursive: bool, cache: Path, tell: Tell | None = N
             f"the picture folder {what}", where=str(root), fix="Give a folder that holds pictures"
         )
     key = hashlib.sha256(to_blob(f"{root.resolve()}|{recursive}")).hexdigest()[:24]
-    path = cache / f"{key}-{stamp(root, recursive)}.sqlite"
+    path = cache / f"{key}-{folder_stamp(root, recursive)}.sqlite"
     known = _open(path)
     if known is None:
         older = next((opened for old in cache.glob(f"{key}-*.sqlite") if (opened := _open(old))), None)
-        builder = _Builder(root, recursive, older, tell)
-        index_file.write(path, builder.entries(), builder.facts)
+        builder = _Builder(root, recursive, older, progress)
+        index_file.write_entries(path, builder.entries(), builder.facts)
         if older is not None:
             older.close()
         known = Index(path)
@@ -215,8 +214,8 @@ def _open(path: Path) -> Index | None:
 
 
 class _Builder:
-    def __init__(self, root: Path, recursive: bool, older: Index | None, tell: Tell | None) -> None:
-        self.root, self.recursive, self.older, self.tell = root, recursive, older, tell
+    def __init__(self, root: Path, recursive: bool, older: Index | None, progress: Progress) -> None:
+        self.root, self.recursive, self.older, self.progress = root, recursive, older, progress
         self.facts: dict[str, Any] = {}
 
     def entries(self) -> Iterator[Entry]:
@@ -236,10 +235,9 @@ class _Builder:
                     for entries in pool.map(partial(self._entries, tables), parts):
                         yield from entries
                     done += len(chunk)
-                    if self.tell:
-                        self.tell(done, 0, f"looked at {done} pictures")
+                    self.progress(done, 0, f"looked at {done} pictures")
                 orphan_count += len(listing.orphans)
-                orphans.extend(shown(found.name) for found in listing.orphans[: 10 - len(orphans)])
+                orphans.extend(printable(found.name) for found in listing.orphans[: 10 - len(orphans)])
                 for found in (*listing.others, *listing.tables):
                     others[split_ending(found.name)[1].lower() or "without ending"] += 1
         self.facts.update(
@@ -291,11 +289,11 @@ class _Builder:
             height=seen.height,
             bad=bad,
             texts=json.dumps(said, ensure_ascii=False),
-            meta=as_json(meta),
+            meta=metadata_json(meta),
         )
 
 
-def as_json(meta: dict[str, Any]) -> str:
+def metadata_json(meta: dict[str, Any]) -> str:
     return json.dumps(meta, ensure_ascii=False, default=str)
 
 
@@ -320,7 +318,7 @@ def _read_tables(root: Path, listing: Listing, rows: dict[str, dict[str, Any]], 
                     values = {key: value for key, value in row.items() if key != column}
                     rows[name] = {**rows.get(name, {}), **values}
         except (ValueError, OSError, csv.Error, ImportError) as error:
-            bad.append(f"{shown(table.name)}: {error}")
+            bad.append(f"{printable(table.name)}: {error}")
 
 
 def table_rows(path: Path) -> Iterator[dict[str, Any]]:

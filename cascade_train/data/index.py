@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cascade_train.data.probe import Entry
+from cascade_train.data.entry import Entry, from_blob, to_blob
 from cascade_train.errors import CascadeError
 from cascade_train.files import written_beside
 
@@ -25,45 +25,23 @@ _PAGE = 1024
 _COLUMNS = ("name", "size", "crc", "width", "height", "texts", "meta", "bad", "offset", "stamp")
 
 
-def to_blob(name: str) -> bytes:
-    """A file name as bytes, names that are not UTF-8 included."""
-    return name.encode("utf-8", "surrogateescape")
-
-
-def from_blob(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
-
-
-def split_ending(name: str) -> tuple[str, str]:
-    """``a/b.c.png`` → (``a/b.c``, ``.png``). A leading dot is no ending."""
-    dot = name.rfind(".")
-    return (name[:dot], name[dot:]) if dot > name.rfind("/") + 1 else (name, "")
-
-
-def shown(name: str) -> str:
-    """A file name as one printable line."""
-    errors = "replace" if os.name == "nt" else "surrogateescape"
-    text = name.encode("utf-8", errors).decode("utf-8", "replace")
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def write(path: Path, entries: Iterable[Entry], facts: dict[str, Any]) -> None:
+def write_entries(path: Path, entries: Iterable[Entry], facts: dict[str, Any]) -> None:
     """Write ``entries``, in order, and ``facts`` (JSON values) to a new index at ``path``.
 
     The fact ``content`` is made here: a digest of names, sizes, checksums, captions and metadata.
     """
     content = hashlib.sha256(f"index {FORMAT}".encode())
     with written_beside(path) as beside:
-        connection = sqlite3.connect(beside)
+        database = sqlite3.connect(beside)
         try:
-            connection.executescript(
+            database.executescript(
                 "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;"
                 "CREATE TABLE samples(id INTEGER PRIMARY KEY, name BLOB, size INTEGER, crc INTEGER,"
                 " width INTEGER, height INTEGER, texts TEXT, meta TEXT, bad TEXT, offset INTEGER,"
                 " stamp TEXT);"
                 "CREATE TABLE facts(name TEXT PRIMARY KEY, value TEXT);"
             )
-            connection.execute("BEGIN")
+            database.execute("BEGIN")
             for row, entry in enumerate(entries):
                 name = to_blob(entry.name)
                 for part in (
@@ -73,7 +51,7 @@ def write(path: Path, entries: Iterable[Entry], facts: dict[str, Any]) -> None:
                     entry.meta.encode("utf-8"),
                 ):
                     content.update(b"%d:" % len(part) + part)
-                connection.execute(
+                database.execute(
                     "INSERT INTO samples VALUES (?,?,?,?,?,?,?,?,?,?,?)",
                     (
                         row,
@@ -90,14 +68,14 @@ def write(path: Path, entries: Iterable[Entry], facts: dict[str, Any]) -> None:
                     ),
                 )
             whole = {**facts, "format": FORMAT, "content": content.hexdigest()[:32]}
-            connection.executemany(
+            database.executemany(
                 "INSERT INTO facts VALUES (?,?)", [(key, json.dumps(value)) for key, value in whole.items()]
             )
-            connection.commit()
-            connection.execute("CREATE INDEX by_name ON samples(name)")
-            connection.commit()
+            database.commit()
+            database.execute("CREATE INDEX by_name ON samples(name)")
+            database.commit()
         finally:
-            connection.close()
+            database.close()
 
 
 _OPEN = threading.local()
@@ -105,8 +83,8 @@ _MOST_OPEN = 8
 """Connections that a thread keeps; with thousands of shards, one for each would run out of files."""
 
 
-def _connection(path: Path) -> sqlite3.Connection:
-    """This thread's connection to the index at ``path``."""
+def connection(path: Path) -> sqlite3.Connection:
+    """This thread's connection to the SQLite file at ``path``, which never changes once it has its name."""
     if _OPEN.__dict__.get("process") != os.getpid():  # a forked child leaves its parent's alone
         _OPEN.__dict__.update(process=os.getpid(), known=OrderedDict())
     known: OrderedDict[Path, sqlite3.Connection] = _OPEN.known
@@ -117,6 +95,13 @@ def _connection(path: Path) -> sqlite3.Connection:
         while len(known) > _MOST_OPEN:
             known.popitem(last=False)[1].close()
     return known[path]
+
+
+def close(path: Path) -> None:
+    """Close this thread's connection to ``path``, so that the file may go."""
+    known = _OPEN.__dict__.get("known", {}).pop(path, None)
+    if known is not None:
+        known.close()
 
 
 class Index:
@@ -132,13 +117,11 @@ class Index:
         self._count = int(self._query("SELECT COUNT(*) FROM samples").fetchone()[0])
 
     def _query(self, text: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
-        return _connection(self.path).execute(text, values)
+        return connection(self.path).execute(text, values)
 
     def close(self) -> None:
         """Close this thread's connection, so that the file may go."""
-        connection = _OPEN.__dict__.get("known", {}).pop(self.path, None)
-        if connection is not None:
-            connection.close()
+        close(self.path)
 
     @property
     def content(self) -> str:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cascade_train.data.folder import Tell
-from cascade_train.data.index import shown, split_ending
+from cascade_train.data.entry import printable, split_ending
 from cascade_train.data.readers import Reader
 from cascade_train.data.report import Count, Tally
 from cascade_train.data.tars import beside, write_index
 from cascade_train.errors import CascadeError
 from cascade_train.files import written_beside
+from cascade_train.host.progress import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def shard_name(out: Path, number: int) -> Path:
     return out.with_name(f"{out.stem}-{number:05}{out.suffix}")
 
 
-def pack(reader: Reader, out: Path, *, shard_bytes: int = 0, tell: Tell | None = None) -> Packed:
+def pack(reader: Reader, out: Path, *, shard_bytes: int = 0, progress: Progress = silent) -> Packed:
     """Write the pictures of ``reader``, their text files and metadata to ``out``.
 
     File bytes go in as they are. Keys are the pictures' paths with dots and slashes replaced, made unique.
@@ -55,15 +55,15 @@ def pack(reader: Reader, out: Path, *, shard_bytes: int = 0, tell: Tell | None =
     total = len(getattr(reader, "index", ()))
     with _Writer(out, shard_bytes) as writer:
         for number, entry in enumerate(reader.rows()):
-            if tell and number % 64 == 0:
-                tell(number, total, f"packed {number} of {total} pictures")
+            if number % 64 == 0:
+                progress(number, total, f"packed {number} of {total} pictures")
             if entry.bad:
-                bad.add(entry.bad, shown(entry.name))
+                bad.add(entry.bad, printable(entry.name))
                 continue
             try:
                 data = reader.read(entry)
             except OSError:
-                bad.add("cannot be read", shown(entry.name))
+                bad.add("cannot be read", printable(entry.name))
                 continue
             stem, ending = split_ending(entry.name)
             files = [(ending.lower(), data)]
@@ -76,7 +76,7 @@ def pack(reader: Reader, out: Path, *, shard_bytes: int = 0, tell: Tell | None =
     if len(shards) == 1:
         shards = [shards[0].replace(out)]
     for shard in shards:
-        write_index(shard, beside(shard), tell=tell)
+        write_index(shard, beside(shard), progress=progress)
     return Packed(tuple(shards), len(keys), bad.counts())
 
 

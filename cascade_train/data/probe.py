@@ -15,36 +15,6 @@ EDGE = 4096
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One sample as an index knows it.
-
-    ``name`` is the picture's path relative to its source, ``offset`` and ``size`` its place in bytes, ``crc``
-    a checksum of its first and last 4 KiB. ``width`` and ``height`` are upright. ``texts`` maps the endings
-    of text files beside it to what they say, ``meta`` is its metadata. ``bad`` is why it cannot be used.
-    """
-
-    name: str
-    size: int = 0
-    crc: int = 0
-    width: int = 0
-    height: int = 0
-    texts: str = "{}"
-    meta: str = "{}"
-    bad: str = ""
-    offset: int = 0
-    stamp: str = ""
-    row: int = -1
-
-    def caption_files(self) -> dict[str, str]:
-        out: dict[str, str] = json.loads(self.texts)
-        return out
-
-    def metadata(self) -> dict[str, Any]:
-        out: dict[str, Any] = json.loads(self.meta)
-        return out
-
-
-@dataclass(frozen=True)
 class Probe:
     width: int = 0
     height: int = 0

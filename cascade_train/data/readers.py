@@ -2,49 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from cascade_train.data.folder import Tell, index_folder
+from cascade_train.data.captions import captions_of
+from cascade_train.data.entry import Entry
+from cascade_train.data.folder import index_folder
 from cascade_train.data.index import Index
 from cascade_train.data.pixels import decode
-from cascade_train.data.probe import Entry
-from cascade_train.data.spec import FolderSource, Source, TarSource, WorldSource
+from cascade_train.data.spec import CaptionSpec, FolderSource, Source, TarSource
 from cascade_train.data.tars import index_tar, read_member
 from cascade_train.errors import CascadeError
+from cascade_train.host.progress import Progress, silent
 
 PICTURES = "pictures"
 """The folder of the cache that holds pictures from other nodes, each set under a digest."""
 
 
-class Reader(Protocol):
-    """A source opened for reading; safe from many threads."""
+class Reader(ABC):
+    """A source opened for reading; safe from many threads, and from spawned processes.
+
+    ``label`` is what people know the source by: the folder's or the tar's name.
+    """
+
+    own_captions: ClassVar[bool] = False
+    """Whether each sample has just one caption, of its own, whatever the dataset's caption rule says."""
+
+    remembered: bool = True
+    """Whether what is found out about its samples is worth keeping on disk."""
 
     label: str
-    """What people know the source by: the folder's or the tar's name."""
 
     @property
-    def content(self) -> str: ...
+    @abstractmethod
+    def content(self) -> str:
+        """Identifies what it holds, wherever it lies."""
 
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What else was noticed when it was indexed, for the report."""
+        return {}
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
     def rows(self) -> Iterator[Entry]: ...
 
+    @abstractmethod
     def row(self, row: int) -> Entry: ...
 
+    @abstractmethod
     def read(self, entry: Entry) -> bytes:
         """The file's bytes; OSError when they can no longer be read."""
-        ...
+
+    def later(self, entry: Entry) -> Callable[[], bytes]:
+        """What reads a sample again, without its entry being kept until then."""
+        return partial(self._read_row, entry.row)
+
+    def _read_row(self, row: int) -> bytes:
+        return self.read(self.row(row))
 
     def pixels(
         self, entry: Entry, background: tuple[int, int, int], need: tuple[int, int] | None
     ) -> np.ndarray:
         """Upright sRGB uint8 (H, W, 3) that covers ``need``; BadImage or OSError when there are none."""
-        ...
+        return decode(self.read(entry), background, need)
+
+    def captions(self, entry: Entry, spec: CaptionSpec) -> tuple[str, ...] | None:
+        """All captions of a sample by ``spec``; None when it has none and none may be made up."""
+        return captions_of(spec, entry.name, entry.caption_files(), entry.metadata(), self.label)
+
+    def load(
+        self,
+        entry: Entry,
+        background: tuple[int, int, int],
+        need: tuple[int, int] | None,
+        spec: CaptionSpec,
+    ) -> tuple[np.ndarray, tuple[str, ...]]:
+        """`pixels` and `captions` at once, ``("",)`` for no caption."""
+        return self.pixels(entry, background, need), self.captions(entry, spec) or ("",)
 
 
-class _Indexed:
+class _Indexed(Reader):
     def __init__(self, index: Index, label: str) -> None:
         self.index = index
         self.label = label
@@ -53,19 +98,18 @@ class _Indexed:
     def content(self) -> str:
         return self.index.content
 
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self.index.facts
+
+    def __len__(self) -> int:
+        return len(self.index)
+
     def rows(self) -> Iterator[Entry]:
         return self.index.rows()
 
     def row(self, row: int) -> Entry:
         return self.index.row(row)
-
-    def read(self, entry: Entry) -> bytes:
-        raise NotImplementedError
-
-    def pixels(
-        self, entry: Entry, background: tuple[int, int, int], need: tuple[int, int] | None
-    ) -> np.ndarray:
-        return decode(self.read(entry), background, need)
 
 
 class FolderReader(_Indexed):
@@ -86,66 +130,54 @@ class MembersReader(_Indexed):
         return read_member(self.path, entry.offset, entry.size)
 
 
-class WorldReader:
-    """nano's procedural world: drawn when asked for."""
-
-    def __init__(self, source: WorldSource) -> None:
-        self.source = source
-        self.label = f"world {source.kind}"
-
-    @property
-    def content(self) -> str:
-        return f"{self.source.kind} {self.source.seed}"
-
-    def rows(self) -> Iterator[Entry]:
-        return (self.row(row) for row in range(self.source.count))
-
-    def row(self, row: int) -> Entry:
-        from cascade_train.nano.world import SIDE
-
-        return Entry(f"{row}", crc=row, width=SIDE, height=SIDE, row=row)
-
-    def render(self, row: int) -> tuple[np.ndarray, str]:
-        from cascade_train.nano.world import render
-
-        return render(self.source.kind, self.source.seed, row)
-
-    def caption(self, row: int) -> str:
-        from cascade_train.nano.world import scene
-
-        if self.source.kind == "rich":
-            return self.render(row)[1]
-        return scene(self.source.kind, self.source.seed, row)[1]
-
-    def read(self, entry: Entry) -> bytes:
-        return self.render(entry.row)[0].tobytes()
-
-    def pixels(
-        self, entry: Entry, background: tuple[int, int, int], need: tuple[int, int] | None
-    ) -> np.ndarray:
-        return self.render(entry.row)[0]
+_S = TypeVar("_S", bound=Source)
+_OPENERS: dict[type[Source], Callable[[Any, Path, Progress], Reader]] = {}
 
 
-def open_source(source: Source, cache: Path, tell: Tell | None = None) -> Reader:
-    """A reader for a local source.
+def opens(
+    kind: type[_S],
+) -> Callable[[Callable[[_S, Path, Progress], Reader]], Callable[[_S, Path, Progress], Reader]]:
+    """Marks the function that opens sources of ``kind``: it takes the source, the folder that indexes are
+    kept in, and a progress. A source of another room stands in one module with it, so that whoever has the
+    source, a spawned process too, can open it."""
+
+    def register(
+        opener: Callable[[_S, Path, Progress], Reader],
+    ) -> Callable[[_S, Path, Progress], Reader]:
+        _OPENERS[kind] = opener
+        return opener
+
+    return register
+
+
+def open_source(source: Source, cache: Path, progress: Progress = silent) -> Reader:
+    """A reader for a source on this machine.
 
     Raises:
         CascadeError: it is gone, or its content is no longer what the dataset describes.
     """
-    reader: Any
-    if isinstance(source, WorldSource):
-        return WorldReader(source)
-    if isinstance(source, FolderSource):
-        root = Path(source.path)
-        reader = FolderReader(root, index_folder(root, source.recursive, cache, tell))
-    elif isinstance(source, TarSource):
-        path = Path(source.path)
-        reader = MembersReader(path, index_tar(path, cache, tell))
-    else:
+    opener = _OPENERS.get(type(source))
+    if opener is None:
         raise CascadeError(
             "a streamed source cannot be read at random",
             fix="Use it alone, or copy the shards to this machine",
         )
+    return opener(source, cache, progress)
+
+
+@opens(FolderSource)
+def _open_folder(source: FolderSource, cache: Path, progress: Progress) -> Reader:
+    root = Path(source.path)
+    return _unchanged(FolderReader(root, index_folder(root, source.recursive, cache, progress)), source)
+
+
+@opens(TarSource)
+def _open_tar(source: TarSource, cache: Path, progress: Progress) -> Reader:
+    path = Path(source.path)
+    return _unchanged(MembersReader(path, index_tar(path, cache, progress)), source)
+
+
+def _unchanged(reader: Reader, source: FolderSource | TarSource) -> Reader:
     if source.content and reader.content != source.content:
         raise CascadeError(
             "the dataset has changed since this graph read it",
@@ -155,11 +187,11 @@ def open_source(source: Source, cache: Path, tell: Tell | None = None) -> Reader
     return reader
 
 
-def folder_source(path: Path, recursive: bool, cache: Path, tell: Tell | None = None) -> FolderSource:
+def folder_source(path: Path, recursive: bool, cache: Path, progress: Progress = silent) -> FolderSource:
     """The source that describes what is in the folder now; its index is made on the way."""
-    return FolderSource(index_folder(path, recursive, cache, tell).content, str(path), recursive)
+    return FolderSource(index_folder(path, recursive, cache, progress).content, str(path), recursive)
 
 
-def tar_source(path: Path, cache: Path, tell: Tell | None = None) -> TarSource:
+def tar_source(path: Path, cache: Path, progress: Progress = silent) -> TarSource:
     """The source that describes what is in the tar now; its index is made on the way."""
-    return TarSource(index_tar(path, cache, tell).content, str(path))
+    return TarSource(index_tar(path, cache, progress).content, str(path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 NAMED = 10
@@ -59,6 +59,44 @@ class Tally:
             Count(reason, count, tuple(self._names[reason]))
             for reason, count in sorted(self._counts.items(), key=lambda item: -item[1])
         )
+
+
+@dataclass
+class Tallies:
+    """What is counted while samples are chosen."""
+
+    bad: Tally = field(default_factory=Tally)
+    dropped: Tally = field(default_factory=Tally)
+    uncaptioned: Tally = field(default_factory=Tally)
+    captioned: int = 0
+    several: int = 0
+    empty: int = 0
+
+    def add(self, other: Tallies) -> None:
+        """Count what ``other`` counted."""
+        self.bad.merge(other.bad)
+        self.dropped.merge(other.dropped)
+        self.uncaptioned.merge(other.uncaptioned)
+        self.captioned += other.captioned
+        self.several += other.several
+        self.empty += other.empty
+
+    def data(self) -> dict[str, Any]:
+        """The counts as JSON values, which `from_data` takes."""
+        return {
+            "bad": self.bad.data(),
+            "dropped": self.dropped.data(),
+            "uncaptioned": self.uncaptioned.data(),
+            "captioned": self.captioned,
+            "several": self.several,
+            "empty": self.empty,
+        }
+
+    @staticmethod
+    def from_data(told: Mapping[str, Any]) -> Tallies:
+        tallies = Tallies(Tally(told["bad"]), Tally(told["dropped"]), Tally(told["uncaptioned"]))
+        tallies.captioned, tallies.several, tallies.empty = told["captioned"], told["several"], told["empty"]
+        return tallies
 
 
 @dataclass(frozen=True)

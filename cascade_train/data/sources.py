@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cascade_train.data.folder import stamp
+from cascade_train.data.folder import folder_stamp
 from cascade_train.data.readers import PICTURES, folder_source, tar_source
 from cascade_train.data.spec import Dataset, Source, StreamSource, WeightedSource
 from cascade_train.data.urls import expand
 from cascade_train.errors import CascadeError
+from cascade_train.host.progress import progress_of
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
-
-Tell = Callable[[int, int, str], None]
-
-
-def teller(host: Host) -> Tell:
-    """Progress told to ``host``, stopping where the person asked to."""
-
-    def tell(done: int, total: int, text: str) -> None:
-        host.check_interrupt()
-        host.progress(done, total, text)
-
-    return tell
 
 
 def colour(text: str) -> tuple[int, int, int]:
@@ -50,13 +39,13 @@ def folder_dataset(path: str, *, recursive: bool, host: Host) -> Dataset:
         CascadeError: the folder is missing, may not be read, or holds no picture.
     """
     root = host.folders.resolve_read(path, "picture folder")
-    source = folder_source(root, recursive, host.folders.cache / "index", teller(host))
+    source = folder_source(root, recursive, host.folders.cache / "index", progress_of(host))
     return Dataset((WeightedSource(source),))
 
 
 def folder_state(path: str, recursive: bool, host: Host) -> str:
     """A text that changes when anything in the folder does; cheap (names, sizes and times only)."""
-    return stamp(host.folders.resolve_read(path, "picture folder"), recursive)
+    return folder_stamp(host.folders.resolve_read(path, "picture folder"), recursive)
 
 
 def tars_dataset(text: str, *, shuffle: int, host: Host) -> Dataset:
@@ -84,10 +73,10 @@ def tars_dataset(text: str, *, shuffle: int, host: Host) -> Dataset:
             "resumed run replays the stream up to its step, and epochs are not exact"
         )
         return Dataset((WeightedSource(StreamSource(tuple(remote), shuffle)),))
-    tell = teller(host)
+    progress = progress_of(host)
     sources: list[Source] = []
     for number, shard in enumerate(local):
-        tell(number, len(local), f"opening {shard.name}")
+        progress(number, len(local), f"opening {shard.name}")
         sources.append(tar_source(shard, host.folders.cache / "index"))
     return Dataset(tuple(WeightedSource(source) for source in sources))
 

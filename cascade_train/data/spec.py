@@ -6,14 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from cascade_train.data.filters.base import Filter
 from cascade_train.digest import digest, local
 
 REFERENCE_RATIOS = ("1/1", "1/2", "3/4", "3/5", "4/5", "6/9", "9/16")
 """The ratios that the official training code buckets by (their inverses are added)."""
 
 
+class Source:
+    """Where samples come from. Subclasses are frozen dataclasses, and the module that has one says how it is
+    opened (`readers.opens`)."""
+
+
 @dataclass(frozen=True)
-class FolderSource:
+class FolderSource(Source):
     """Pictures in a folder. ``content`` identifies the files in it wherever it lies."""
 
     content: str
@@ -22,7 +28,7 @@ class FolderSource:
 
 
 @dataclass(frozen=True)
-class TarSource:
+class TarSource(Source):
     """A WebDataset tar on this machine. ``content`` identifies it wherever it lies."""
 
     content: str
@@ -30,16 +36,7 @@ class TarSource:
 
 
 @dataclass(frozen=True)
-class WorldSource:
-    """Pictures drawn by nano's procedural world: samples 0 … count−1 of ``kind`` under ``seed``."""
-
-    kind: str
-    seed: int
-    count: int
-
-
-@dataclass(frozen=True)
-class StreamSource:
+class StreamSource(Source):
     """Remote WebDataset shards, read in sequence through a local shard cache.
 
     ``shards`` are URLs for fsspec (``s3://``, ``gs://``, ``hf://``, ``http(s)://``). ``shuffle`` is the
@@ -48,9 +45,6 @@ class StreamSource:
 
     shards: tuple[str, ...]
     shuffle: int = 1000
-
-
-Source = FolderSource | TarSource | WorldSource | StreamSource
 
 
 @dataclass(frozen=True)
@@ -132,18 +126,16 @@ class CacheSpec:
 class Dataset:
     """An immutable description of samples with a digest. Nothing is read until it is needed.
 
-    ``filters`` are plain expressions (`expressions.normalise`). ``background`` is the colour behind
-    transparent pictures and around padded ones. More than ``max_bad`` (a share) of bad samples is an error.
+    ``filters`` apply in order; those of a dataset inside another apply to its own samples, before those of
+    the outer one. ``background`` is the colour behind transparent pictures and around padded ones. More than
+    ``max_bad`` (a share) of bad samples is an error.
     """
 
     sources: tuple[WeightedSource, ...]
     captions: CaptionSpec = CaptionSpec()
     buckets: BucketSpec = BucketSpec()
-    filters: tuple[str, ...] = ()
+    filters: tuple[Filter, ...] = ()
     on_bad: Literal["skip", "error"] = "skip"
-    duplicates: Literal["keep", "remove", "remove near"] = "keep"
-    near_distance: int = 3
-    """Most differing bits of a 64-bit difference hash for two pictures to count as near duplicates."""
     max_bad: float = 0.5
     background: tuple[int, int, int] = (255, 255, 255)
     cache: CacheSpec | None = local(None)  # noqa: RUF009
@@ -164,6 +156,10 @@ class Dataset:
                 yield from weighted.source.leaves()
             else:
                 yield weighted.source, self
+
+    def with_filters(self, *filters: Filter) -> Dataset:
+        """This dataset with ``filters`` behind those that it has."""
+        return replace(self, filters=(*self.filters, *filters))
 
     def with_captions(self, captions: CaptionSpec) -> Dataset:
         """This dataset with ``captions`` for every source, nested ones too."""

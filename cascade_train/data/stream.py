@@ -2,8 +2,9 @@
 
 Shards are read in an order drawn from (seed, epoch) and samples leave a buffer at random, so that a stream is
 the same every time it is read from its beginning. A step in the middle is reached by replaying the stream up
-to it (headers only; nothing is decoded). What cannot hold is said where it is opened: epochs end where shards
-end, not where batches do, and a shard that changes or fails changes what comes after.
+to it (headers only; of pictures that a filter measures, the results are remembered). What cannot hold is said
+where it is opened: epochs end where shards end, not where batches do, and a shard that changes or fails
+changes what comes after.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.data import captions as caption_rules
+from cascade_train.data.arrivals import Arrival, LeftOut, arrived
 from cascade_train.data.buckets import Bucket, Buckets
-from cascade_train.data.dataset import Draw, Loaded, draws_of, needed
-from cascade_train.data.expressions import Expression
-from cascade_train.data.held import Held, LeftOut, held
-from cascade_train.data.index import shown
+from cascade_train.data.draws import Draw, Loaded, draws_of, needed_size, window
+from cascade_train.data.entry import printable
+from cascade_train.data.filters.base import Filter
+from cascade_train.data.filters.sieve import Sieve
+from cascade_train.data.measured import MeasureStore
 from cascade_train.data.order import mix, permutation
-from cascade_train.data.pixels import BadImage, decode, fit
+from cascade_train.data.pixels import BadImage, decode
 from cascade_train.data.report import Count, Report, Tally
 from cascade_train.data.shards import ShardCache, samples_in
 from cascade_train.data.spec import CaptionSpec, Dataset, StreamSource
@@ -51,15 +54,17 @@ class OpenStream:
         leaf: Dataset,
         buckets: Buckets,
         cache: Path,
+        store: MeasureStore,
         host: Host | None,
     ) -> None:
         self.dataset = dataset
         self.buckets: tuple[Bucket, ...] = tuple(buckets.bucket(i) for i in range(len(buckets.sizes)))
-        self.report = Report(samples=0, epoch=0, streamed=True, warnings=(SAID, *buckets.warnings()))
+        self._filters = _all_filters(dataset)
+        notes = dict.fromkeys(each.on_streams for each in self._filters if each.on_streams)
+        self.report = Report(samples=0, epoch=0, streamed=True, warnings=(SAID, *notes, *buckets.warnings()))
         self._source, self._leaf, self._rule, self._host = source, leaf, buckets, host
         self._shards = ShardCache(cache, host)
-        texts = dict.fromkeys((*leaf.filters, *dataset.filters))
-        self._filters = [Expression(text) for text in texts]
+        self._store = store
         self._bad = Tally()
         self._dropped = Tally()
         self._good = 0
@@ -67,8 +72,8 @@ class OpenStream:
         self._at: tuple[int, int] | None = None
         self._next = 0
         self._batches: OrderedDict[int, list[int]] = OrderedDict()
-        self._held: dict[int, Held] = {}
-        self._flow: Iterator[list[tuple[int, Held]]] = iter(())
+        self._samples_of: dict[int, Arrival] = {}
+        self._flow: Iterator[list[tuple[int, Arrival]]] = iter(())
 
     def __len__(self) -> int:
         return 0
@@ -82,30 +87,30 @@ class OpenStream:
             if self._at != (seed, batch_size) or step < min(self._batches, default=self._next):
                 self._at, self._next = (seed, batch_size), 0
                 self._batches.clear()
-                self._held.clear()
+                self._samples_of.clear()
                 self._flow = self._batched(seed, batch_size)
             while self._next <= step:
                 batch = next(self._flow)
                 self._batches[self._next] = [number for number, _ in batch]
-                self._held.update(batch)
+                self._samples_of.update(batch)
                 self._next += 1
                 while len(self._batches) > _KEPT_BATCHES:
                     for number in self._batches.popitem(last=False)[1]:
-                        del self._held[number]
+                        del self._samples_of[number]
             numbers = self._batches[step]
-            bucket = self.buckets[self._held[numbers[0]].bucket]
+            bucket = self.buckets[self._samples_of[numbers[0]].bucket]
         return draws_of(numbers, bucket.width, bucket.height, self.dataset.buckets, seed, step)
 
-    def _batched(self, seed: int, batch_size: int) -> Iterator[list[tuple[int, Held]]]:
-        waiting: dict[int, list[tuple[int, Held]]] = {}
+    def _batched(self, seed: int, batch_size: int) -> Iterator[list[tuple[int, Arrival]]]:
+        waiting: dict[int, list[tuple[int, Arrival]]] = {}
         for number, sample in enumerate(self._shuffled(seed)):
             batch = waiting.setdefault(sample.bucket, [])
             batch.append((number, sample))
             if len(batch) == batch_size:
                 yield waiting.pop(sample.bucket)
 
-    def _shuffled(self, seed: int) -> Iterator[Held]:
-        buffer: list[Held] = []
+    def _shuffled(self, seed: int) -> Iterator[Arrival]:
+        buffer: list[Arrival] = []
         size = max(1, self._source.shuffle)
         for number, sample in enumerate(self._epochs(seed)):
             buffer.append(sample)
@@ -114,10 +119,11 @@ class OpenStream:
                 buffer[at], buffer[-1] = buffer[-1], buffer[at]
                 yield buffer.pop()
 
-    def _epochs(self, seed: int) -> Iterator[Held]:
+    def _epochs(self, seed: int) -> Iterator[Arrival]:
         shards = self._source.shards
         epoch = 0
         while True:
+            sieve = Sieve(self._filters, self._store)
             order = deque(int(i) for i in permutation(len(shards), seed, 7, epoch))
             seen = failed = 0
             while order:
@@ -130,7 +136,7 @@ class OpenStream:
                     continue
                 if order:
                     self._shards.begin(shards[order[0]])
-                for sample in self._samples(path, url):
+                for sample in self._samples(path, url, sieve):
                     seen += 1
                     yield sample
             if not seen:
@@ -139,18 +145,21 @@ class OpenStream:
                 raise CascadeError(what, where=shards[0], fix=self._left_out() or None)
             epoch += 1
 
-    def _samples(self, path: Path, url: str) -> Iterator[Held]:
+    def _samples(self, path: Path, url: str, sieve: Sieve) -> Iterator[Arrival]:
         def trouble(error: Exception) -> bool:
             self._note("shard is cut off or damaged", f"{url} ({type(error).__name__})")
             return False
 
-        for sample in samples_in(path, url, trouble):
-            taken = self._take(sample)
-            if taken is not None:
-                self._good += 1
-                yield taken
+        try:
+            for sample in samples_in(path, url, trouble):
+                taken = self._take(sample, sieve)
+                if taken is not None:
+                    self._good += 1
+                    yield taken
+        finally:
+            self._store.flush()
 
-    def once(self, trouble: Callable[[str, str], None]) -> Iterator[Held | LeftOut]:
+    def once(self, trouble: Callable[[str, str], None]) -> Iterator[Arrival | LeftOut]:
         """Every sample of every shard once, in the order they are named, those that are not used too.
 
         ``trouble`` is told (reason, name) of what goes wrong with a whole shard.
@@ -160,6 +169,7 @@ class OpenStream:
             trouble("shard is cut off or damaged", f"{url} ({type(error).__name__})")
             return False
 
+        sieve = Sieve(self._filters, self._store)
         for url in self._source.shards:
             try:
                 path = self._shards.get(url)
@@ -168,13 +178,14 @@ class OpenStream:
                 continue
             for sample in samples_in(path, url, damaged):
                 try:
-                    yield held(sample, self._leaf.captions, self._filters, self._rule, len(self.buckets))
+                    yield arrived(sample, self._leaf.captions, sieve, self._rule, len(self.buckets))
                 except LeftOut as left:
                     yield left
+            self._store.flush()
 
-    def _take(self, sample: dict[str, Any]) -> Held | None:
+    def _take(self, sample: dict[str, Any], sieve: Sieve) -> Arrival | None:
         try:
-            return held(sample, self._leaf.captions, self._filters, self._rule, len(self.buckets))
+            return arrived(sample, self._leaf.captions, sieve, self._rule, len(self.buckets))
         except LeftOut as left:
             if left.kind == "without caption":
                 raise CascadeError(
@@ -214,31 +225,37 @@ class OpenStream:
         return self._leaf.captions
 
     def key(self, sample: int) -> str:
-        return shown(self._held[sample].entry.name)
+        return printable(self._samples_of[sample].entry.name)
 
     def captions(self, sample: int) -> tuple[str, ...]:
-        return self._held[sample].captions
+        return self._samples_of[sample].captions
 
     def caption(self, draw: Draw) -> str:
-        return caption_rules.pick(self._leaf.captions, self._held[draw.sample].captions, draw.caption)
+        return caption_rules.pick(self._leaf.captions, self._samples_of[draw.sample].captions, draw.caption)
 
     def load(self, draw: Draw) -> Loaded:
         """Pixels and caption of a draw of one of the last steps; damage inside a picture is an error or,
         where bad samples are skipped, another sample of the batch."""
         with self._lock:
             batch = next((numbers for numbers in self._batches.values() if draw.sample in numbers), [])
-            tried = [self._held[number] for number in (draw.sample, *(n for n in batch if n != draw.sample))]
+            tried = [
+                self._samples_of[number] for number in (draw.sample, *(n for n in batch if n != draw.sample))
+            ]
         spec, background = self.dataset.buckets, self.dataset.background
         for sample in tried:
-            need = needed(sample.entry.width, sample.entry.height, draw, spec)
+            need = needed_size(sample.entry.width, sample.entry.height, draw, spec)
             try:
                 pixels = decode(sample.data, background, need)
             except BadImage as error:
-                self._note(str(error), shown(sample.entry.name))
+                self._note(str(error), printable(sample.entry.name))
                 continue
-            if need and spec.resize == "none":
-                pixels = fit(pixels, *need, resize="stretch")
-            pixels = fit(pixels, draw.width, draw.height, draw.crop, spec.resize, background)
+            pixels = window(pixels, draw, need, spec, background)
             caption = caption_rules.pick(self._leaf.captions, sample.captions, draw.caption)
-            return Loaded(pixels, caption, shown(sample.entry.name))
+            return Loaded(pixels, caption, printable(sample.entry.name))
         raise CascadeError("no sample of this batch can be read")
+
+
+def _all_filters(dataset: Dataset) -> tuple[Filter, ...]:
+    """The filters of the one source in ``dataset``, those of the dataset nearest to it first."""
+    inner = dataset.sources[0].source
+    return (*(_all_filters(inner) if isinstance(inner, Dataset) else ()), *dataset.filters)

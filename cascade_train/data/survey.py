@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
-from cascade_train.data.held import LeftOut
-from cascade_train.data.index import shown
+from cascade_train.data.arrivals import LeftOut
+from cascade_train.data.entry import printable
 from cascade_train.data.pixels import BadImage, decode
 from cascade_train.data.report import BucketCount, Report, Tally
 from cascade_train.data.stream import OpenStream
 from cascade_train.errors import CascadeError
+from cascade_train.host.progress import Progress, silent
 
-Tell = Callable[[int, int, str], None]
 
-
-def survey(stream: OpenStream, *, most: int = 0, decoded: bool = False, tell: Tell | None = None) -> Report:
+def survey(
+    stream: OpenStream, *, most: int = 0, decoded: bool = False, progress: Progress = silent
+) -> Report:
     """Count what is in the shards of ``stream``, or among their first ``most`` samples.
 
     With ``decoded`` every picture that would be used is decoded, which finds damage inside.
@@ -33,8 +33,8 @@ def survey(stream: OpenStream, *, most: int = 0, decoded: bool = False, tell: Te
             more = True
             break
         seen += 1
-        if tell and seen % 64 == 0:
-            tell(seen, most, f"looked at {seen} samples")
+        if seen % 64 == 0:
+            progress(seen, most, f"looked at {seen} samples")
         if isinstance(item, LeftOut):
             {"bad": bad, "dropped": dropped}.get(item.kind, uncaptioned).add(item.reason, item.name)
             continue
@@ -42,7 +42,7 @@ def survey(stream: OpenStream, *, most: int = 0, decoded: bool = False, tell: Te
             try:
                 decode(item.data)
             except BadImage as error:
-                bad.add(str(error), shown(item.entry.name))
+                bad.add(str(error), printable(item.entry.name))
                 continue
         buckets[item.bucket] += 1
         several += len(item.captions) > 1

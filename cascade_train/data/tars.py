@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from cascade_train.data import index as index_file
-from cascade_train.data.folder import TEXTS, Tell, as_json, as_metadata
-from cascade_train.data.index import Index, to_blob
+from cascade_train.data.entry import Entry, to_blob
+from cascade_train.data.folder import TEXTS, as_metadata, metadata_json
+from cascade_train.data.index import Index
 from cascade_train.data.pixels import EXTENSIONS
-from cascade_train.data.probe import EDGE, Entry, Window, json_trouble, probe, read_json, read_text
+from cascade_train.data.probe import EDGE, Window, json_trouble, probe, read_json, read_text
 from cascade_train.errors import CascadeError
+from cascade_train.host.progress import Progress, silent
 
 _BLOCK = 512
 _MEMBER = re.compile(r"^((?:.*/)?[^/.]+)\.([^/]+)$", re.DOTALL)
@@ -36,7 +38,7 @@ def beside(path: Path) -> Path:
     return path.with_name(path.name + ".index")
 
 
-def index_tar(path: Path, cache: Path, tell: Tell | None = None) -> Index:
+def index_tar(path: Path, cache: Path, progress: Progress = silent) -> Index:
     """The index of the tar at ``path``: the one beside it if it fits, else one in the folder ``cache``.
 
     Raises:
@@ -60,7 +62,7 @@ def index_tar(path: Path, cache: Path, tell: Tell | None = None) -> Index:
     inside = cache / f"tar-{key}.sqlite"
     known = _open(inside, mark)
     if known is None:
-        write_index(path, inside, mark, tell)
+        write_index(path, inside, mark, progress)
         known = Index(inside)
     return known
 
@@ -75,7 +77,7 @@ def _open(path: Path, mark: str) -> Index | None:
     return found if found.facts.get("tar") == mark else None
 
 
-def write_index(path: Path, to: Path, mark: str | None = None, tell: Tell | None = None) -> None:
+def write_index(path: Path, to: Path, mark: str | None = None, progress: Progress = silent) -> None:
     """Read through the tar once and write its index to ``to``."""
     if mark is None:
         size = path.stat().st_size
@@ -85,11 +87,11 @@ def write_index(path: Path, to: Path, mark: str | None = None, tell: Tell | None
             edges.update(handle.read(EDGE))
         mark = f"{size} {edges.hexdigest()[:32]}"
     facts: dict[str, Any] = {"tar": mark}
-    index_file.write(to, _entries(path, facts, tell), facts)
+    index_file.write_entries(to, _entries(path, facts, progress), facts)
 
 
 @dataclass
-class Group:
+class TarGroup:
     """The members of a tar that share a key; ``picture`` is (name, offset, size)."""
 
     picture: tuple[str, int, int] | None = None
@@ -153,8 +155,8 @@ def members(path: Path) -> Iterator[tuple[str, int, int, str]]:
                 yield "", end, 0, "the tar is cut off behind its last readable member"
 
 
-def _entries(path: Path, facts: dict[str, Any], tell: Tell | None) -> Iterator[Entry]:
-    groups: dict[str, Group] = {}
+def _entries(path: Path, facts: dict[str, Any], progress: Progress) -> Iterator[Entry]:
+    groups: dict[str, TarGroup] = {}
     size = path.stat().st_size
     cut = ""
     with path.open("rb") as handle:
@@ -166,13 +168,13 @@ def _entries(path: Path, facts: dict[str, Any], tell: Tell | None) -> Iterator[E
                 continue
             parts = split_name(name)
             if parts is None:
-                groups.setdefault(name, Group(first=name)).bad = "a name without ending"
+                groups.setdefault(name, TarGroup(first=name)).bad = "a name without ending"
                 continue
             key, ending = parts
-            group = groups.setdefault(key, Group(first=name))
+            group = groups.setdefault(key, TarGroup(first=name))
             _take(group, handle, name, ending, offset, length, bad)
-            if tell and number % 256 == 0:
-                tell(offset, size, f"indexing {path.name}")
+            if number % 256 == 0:
+                progress(offset, size, f"indexing {path.name}")
     if cut and groups:
         last = next(reversed(groups.values()))
         if not last.texts and not last.meta:  # what lay beside it is behind the cut
@@ -194,7 +196,7 @@ def _entries(path: Path, facts: dict[str, Any], tell: Tell | None) -> Iterator[E
             width=seen.width,
             height=seen.height,
             texts=said,
-            meta=as_json(group.meta),
+            meta=metadata_json(group.meta),
             bad=group.bad or seen.bad,
             offset=offset,
         )
@@ -203,7 +205,9 @@ def _entries(path: Path, facts: dict[str, Any], tell: Tell | None) -> Iterator[E
         yield Entry(path.name, bad=cut)
 
 
-def _take(group: Group, handle: BinaryIO, name: str, ending: str, offset: int, length: int, bad: str) -> None:
+def _take(
+    group: TarGroup, handle: BinaryIO, name: str, ending: str, offset: int, length: int, bad: str
+) -> None:
     last = ending.rpartition(".")[2]
     if ending in EXTENSIONS or (last in EXTENSIONS and group.picture is None):
         if group.picture is not None and split_name(group.picture[0]) == split_name(name):

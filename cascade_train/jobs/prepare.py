@@ -140,7 +140,7 @@ def look_at(
     import numpy as np
     import torch
 
-    from cascade_train.data.preview import preview
+    from cascade_train.data.overview import overview
     from cascade_train.models.library import geometry
 
     multiple, side = STABLE_CASCADE
@@ -149,6 +149,6 @@ def look_at(
         sizes = geometry(models)
         multiple, side, factor = sizes.size_multiple, sizes.native_side, sizes.latent_factor
     opened = open_dataset(dataset, multiple=multiple, native_side=side, factor=factor, host=host)
-    grid = preview(opened, count, seed)
+    grid = overview(opened, count, seed)
     report = "\n".join((opened.report.text(), *opened.notes(batch_size)))
     return torch.from_numpy(np.asarray(grid, dtype=np.float32) / 255.0)[None], report

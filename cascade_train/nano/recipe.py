@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cascade_train.data.spec import BucketSpec, CacheSpec, Dataset, WeightedSource, WorldSource
+from cascade_train.data.spec import BucketSpec, CacheSpec, Dataset, WeightedSource
 from cascade_train.models.spec import ModelsSpec
+from cascade_train.nano.world_source import WorldSource
 from cascade_train.training.spec import FullTarget, OptimizerSpec, RunSpec
 
 Stage = Literal["stage_a", "compressor", "stage_b", "stage_c", "stage_c_several"]

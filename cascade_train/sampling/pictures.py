@@ -11,8 +11,6 @@ from cascade_train.host.base import Host
 if TYPE_CHECKING:
     from torch import Tensor
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
-
 
 def chosen(path: str, first: int, count: int, host: Host) -> list[Path]:
     """The files that ``path`` (a file, or a folder's pictures by name) and the range name.
@@ -23,9 +21,16 @@ def chosen(path: str, first: int, count: int, host: Host) -> list[Path]:
     place = host.folders.resolve_read(path, "path")
     if place.is_file():
         return [place]
-    files = sorted(each for each in place.iterdir() if each.suffix.lower() in ENDINGS)
+    from cascade_train.data.pixels import EXTENSIONS
+
+    files = sorted(
+        each
+        for each in place.iterdir()
+        if each.suffix.lower().lstrip(".") in EXTENSIONS and not each.name.startswith(".")
+    )
     if not files:
-        raise CascadeError("there are no pictures", where=str(place), fix=f"Looked for {', '.join(ENDINGS)}")
+        looked = ", ".join(sorted(EXTENSIONS))
+        raise CascadeError("there are no pictures", where=str(place), fix=f"Looked for {looked}")
     taken = files[first : first + count]
     if not taken:
         raise CascadeError(
@@ -50,24 +55,26 @@ def stamp(path: str, first: int, count: int, host: Host) -> object:
 def load_pictures(path: str, first: int, count: int, width: int, height: int, host: Host) -> Tensor:
     """Pictures (N, height, width, 3) in [0, 1], N at most ``count``, scaled to cover and centre cropped.
 
+    They are read as for training (`data.pixels`): upright, sRGB, on white where they are transparent.
+
     Raises:
         CascadeError: see `chosen`; a file that is no picture.
     """
     import torch
-    from PIL import Image, ImageOps
 
-    from cascade_train.sampling.grid import to_tensor
+    from cascade_train.data.pixels import BadImage, cover_size, decode, fit, open_image, upright_size
 
     rows = []
     for file in chosen(path, first, count, host):
         try:
-            with Image.open(file) as opened:
-                upright = ImageOps.exif_transpose(opened).convert("RGB")
-        except (OSError, Image.DecompressionBombError) as error:
+            data = file.read_bytes()
+            need = cover_size(*upright_size(open_image(data)), width, height)
+            pixels = decode(data, need=need)
+        except (BadImage, OSError) as error:
             raise CascadeError(
                 f"'{file.name}' cannot be read as a picture: {error}",
                 where=str(file.parent),
                 fix="Remove it or save it again",
             ) from error
-        rows.append(to_tensor(ImageOps.fit(upright, (width, height), Image.Resampling.LANCZOS)))
-    return torch.cat(rows)
+        rows.append(torch.from_numpy(fit(pixels, width, height)))
+    return torch.stack(rows).float() / 255

@@ -37,7 +37,8 @@ from cascade_train.data.folder import index_folder
 from cascade_train.data.pack import pack
 from cascade_train.data.pixels import cover_size, decode, fit
 from cascade_train.data.readers import FolderReader, folder_source, tar_source
-from cascade_train.data.spec import REFERENCE_RATIOS, BucketSpec, Dataset, WeightedSource, WorldSource
+from cascade_train.data.spec import REFERENCE_RATIOS, BucketSpec, Dataset, WeightedSource
+from cascade_train.nano.world_source import WorldSource
 
 SIZES = ((1632, 1224), (1224, 1632), (1440, 1440), (1920, 1080))
 

@@ -78,7 +78,7 @@ def make_tar(tmp_path: Path) -> Callable[..., Path]:
                     ("txt", caption and caption.encode("utf-8")),
                     ("json", meta and json.dumps(meta).encode("utf-8")),
                 ):
-                    if data is not None and data is not False:
+                    if isinstance(data, bytes):
                         info = tarfile.TarInfo(f"{key}.{ending}")
                         info.size = len(data)
                         tar.addfile(info, io.BytesIO(data))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cascade_train.data.caches import Store, flush_all, listing, open_store, prune, text_key
+from cascade_train.data.caches import Store, flush_all, listing, open_store, prune_caches, text_key
 from cascade_train.data.dataset import OpenDataset
 from cascade_train.data.spec import BucketSpec, CaptionSpec
 from cascade_train.digest import digest
@@ -160,10 +160,12 @@ def test_ls_and_prune(tmp_path: Path) -> None:
         "indexes of folders and tars",
     )
     assert {kept.about for kept in listing(tmp_path)} >= {"compressor of aaaa", "text of nano"}
-    assert not prune(tmp_path, older_than=3600.0)
-    assert len(prune(tmp_path, kinds=("text",), dry_run=True)) == 1 and text.folder.is_dir()
-    assert [kept.kind for kept in prune(tmp_path, kinds=("text",))] == ["text"] and not text.folder.is_dir()
+    assert not prune_caches(tmp_path, older_than=3600.0)
+    assert len(prune_caches(tmp_path, kinds=("text",), dry_run=True)) == 1 and text.folder.is_dir()
+    assert [kept.kind for kept in prune_caches(tmp_path, kinds=("text",))] == [
+        "text"
+    ] and not text.folder.is_dir()
     reopened = open_store(tmp_path, "text", "cccc" * 8)
     assert reopened.get(digest(0)) is None, "a pruned store is empty in a process that had it open"
-    prune(tmp_path)
+    prune_caches(tmp_path)
     assert all(kept.bytes == 0 for kept in listing(tmp_path) if kept.kind == "index")

@@ -118,6 +118,10 @@ def test_remote_shards_are_streamed_and_told_of(server: str, shards: list[Path],
     assert sum(bucket["samples"] for bucket in told["buckets"]) == told["samples"]
     assert "gone.tar" in done.stdout
     assert (tmp_path / "grid.png").is_file()
+    once = last(
+        call(tmp_path, "dataset", "inspect", f"{server}/{{a,b}}.tar", "--json", "--duplicates", "remove")
+    )
+    assert once["samples"] == 12 and once["dropped_reasons"][0]["reason"] == "duplicate", "a and b are equal"
     some = last(call(tmp_path, "dataset", "inspect", f"{server}/a.tar", "--limit", "5", "--json", "--nano"))
     assert some["samples"] == 5 and any("only the first 5 samples" in text for text in some["warnings"])
     said = call(tmp_path, "dataset", "inspect", f"{server}/gone.tar", "--json", ok=False)
@@ -132,6 +136,13 @@ def test_cache_ls_and_prune(make_folder: MakeFolder, tmp_path: Path) -> None:
     assert last(call(tmp_path, "cache", "prune", "--older-than", "1", "--json"))["bytes"] == 0
     assert last(call(tmp_path, "cache", "prune", "--json"))["bytes"] == told["bytes"]
     assert last(call(tmp_path, "cache", "ls", "--json"))["bytes"] == 0
+    call(tmp_path, "dataset", "inspect", root, "--filter", "sharpness > 0")
+    kinds = {item["kind"]: item for item in last(call(tmp_path, "cache", "ls", "--json"))["items"]}
+    assert kinds["measures"]["files"] == 1 and kinds["measures"]["bytes"] > 0
+    (gone,) = last(call(tmp_path, "cache", "prune", "--kind", "measures", "--json"))["items"]
+    assert (
+        gone["kind"] == "measures" and last(call(tmp_path, "dataset", "inspect", root, "--json"))["samples"]
+    )
 
 
 @pytest.mark.parametrize(

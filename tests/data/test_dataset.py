@@ -16,7 +16,9 @@ import pytest
 from PIL import Image
 
 from cascade_train.data.dataset import OpenDataset
-from cascade_train.data.preview import preview
+from cascade_train.data.filters.expression import expression_filters
+from cascade_train.data.filters.near_duplicates import duplicate_filters
+from cascade_train.data.overview import overview
 from cascade_train.data.spec import BucketSpec, CaptionSpec
 from cascade_train.errors import CascadeError
 
@@ -63,7 +65,7 @@ def test_filters_over_metadata_and_size(make_folder: MakeFolder, opened: Opened)
     root = make_folder([(96, 64), (64, 64), (200, 64), (64, 64)])
     for n, score in enumerate((5.0, 3.0, 9.0)):
         (root / f"{n:04}.json").write_text(f'{{"score": {score}}}')
-    dataset = opened(root, filters=("score > 4", "aspect < 2"))
+    dataset = opened(root, filters=expression_filters("score > 4\naspect < 2"))
     assert [dataset.key(i) for i in range(len(dataset))] == ["pictures/0000.png"]
     dropped = {count.reason: count.names for count in dataset.report.dropped}
     assert dropped == {
@@ -72,10 +74,10 @@ def test_filters_over_metadata_and_size(make_folder: MakeFolder, opened: Opened)
         "without the field score": ("0003.png",),
     }
     with pytest.raises(CascadeError, match=r"no sample is left.*4 not width > 1000"):
-        opened(root, filters=("width > 1000",))
-    looked_at = opened(root, filters=("width > 1000",), strict=False).report
+        opened(root, filters=expression_filters("width > 1000"))
+    looked_at = opened(root, filters=expression_filters("width > 1000"), strict=False).report
     assert looked_at.samples == 0 and "no sample is left, an error when training" in looked_at.text()
-    assert len(opened(root, filters=("file_size > 100 and file_name != '0000.png'",))) == 3
+    assert len(opened(root, filters=expression_filters("file_size > 100 and file_name != '0000.png'"))) == 3
 
 
 def test_duplicates_and_near_duplicates_are_dropped(make_folder: MakeFolder, opened: Opened) -> None:
@@ -87,9 +89,9 @@ def test_duplicates_and_near_duplicates_are_dropped(make_folder: MakeFolder, ope
     Image.open(root / "0002.png").resize((48, 32)).save(root / "0002 small.png")
     Image.open(root / "0003.png").save(root / "0003 jpeg.jpg", quality=60)
     assert len(opened(root)) == 7
-    exact = opened(root, duplicates="remove")
+    exact = opened(root, filters=duplicate_filters("remove"))
     assert [(c.reason, c.names) for c in exact.report.dropped] == [("duplicate", ("copy of 1.png",))]
-    near = opened(root, duplicates="remove near", near_distance=6)
+    near = opened(root, filters=duplicate_filters("remove near", 6))
     assert len(near) == 4, near.report.text()
     assert {c.reason: c.count for c in near.report.dropped} == {"duplicate": 1, "near duplicate": 2}
 
@@ -157,7 +159,7 @@ def test_small_buckets_are_reported(make_folder: MakeFolder, opened: Opened) -> 
 def test_the_preview_shows_what_is_trained(make_folder: MakeFolder, opened: Opened) -> None:
     root = make_folder([(96, 64), (64, 64)] * 3)
     dataset = opened(root, captions=CaptionSpec(prefix="a very long caption that goes on and on " * 5))
-    grid = preview(dataset, 6, cell=128)
+    grid = overview(dataset, 6, cell=128)
     assert grid.width > 3 * 128
     first = dataset.load(dataset.draws(0, 0, 1)[0]).pixels
     cell = np.asarray(grid)[8 : 8 + 128, 8 : 8 + 128][::2, ::2]

@@ -34,6 +34,18 @@ SAMPLE = {
         ("startswith(caption, 'A') if width > 3 else False", True),
         ("not (width / 100 < 9)", True),
         ("field('watermark prob') * 10 == 3", True),
+        ("caption contains 'Fox'", True),
+        ("caption contains 'fox'", False),
+        ("lower(caption) contains 'fox' and width > 3", True),
+        ("caption not contains 'fox' or nowhere", True),
+        ("not caption contains 'Fox'", False),
+        ("tags contains 'b'", True),
+        ("(caption + '!') contains ('Fox' + '!')", True),
+        ("'ünïcödé' contains 'ö' and 'ä ö' contains 'ö'", True),
+        ("[caption, 'lambda c: c contains \"Red\"']", True),
+        ("[caption, lambda c: c contains 'Red']", True),
+        ("'a contains b' == 'a contains b'", True),
+        ("(caption\n contains\n'Fox')", True),
     ],
 )
 def test_what_people_write(text: str, value: object) -> None:
@@ -79,6 +91,13 @@ def test_the_reference_form_with_a_bare_field() -> None:
         "1 if width",
         "x" * 3000,
         "-" * 100 + "1",
+        "caption contains",
+        "caption contains contains",
+        "a contains b contains c",
+        "1 < 2 contains 3",
+        "caption contains __import__('os')",
+        "caption contains caption.upper()",
+        "contains(caption, 'a')",
     ],
 )
 def test_what_is_refused_with_a_message(text: str) -> None:
@@ -127,3 +146,41 @@ def test_any_text_is_a_value_or_a_clear_error(text: str) -> None:
     except CascadeError:
         return
     assert normalise(expression.text) == expression.text, "the plain form is its own plain form"
+
+
+PIECES = (
+    "contains",
+    "not",
+    "in",
+    "a",
+    "'ü'",
+    "(",
+    ")",
+    ",",
+    "[",
+    "]",
+    "and",
+    "<",
+    "3",
+    " ",
+    "\n",
+    "é",
+    "#",
+    "if",
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join))
+def test_contains_anywhere_is_a_value_or_a_clear_error(text: str) -> None:
+    test_any_text_is_a_value_or_a_clear_error.hypothesis.inner_test(text)  # type: ignore[attr-defined]
+
+
+def test_a_field_may_be_called_contains() -> None:
+    assert Expression("contains > 3 and contains contains 1").names == {"contains"}
+    assert Expression("contains > 3").value({"contains": 4}) is True
+    assert Expression("contains contains 1").value({"contains": [1]}) is True
+
+
+def test_the_names_of_an_expression_are_those_it_looks_up() -> None:
+    expression = Expression("len(caption) > 3 and field('sharpness') and [width, 1]")
+    assert expression.names == {"caption", "width"}

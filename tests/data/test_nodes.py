@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,24 @@ def test_a_chain_from_folder_to_preview(call: Any, tmp_path: Path) -> None:
     assert grid.ndim == 4 and grid.shape[-1] == 3 and 0 <= float(grid.min()) < float(grid.max()) <= 1
     assert "2 samples" in report and "zero bytes: broken.png" in report and "3 not height > 70" in report
     assert "latents" in report
+
+
+def test_a_second_filter_adds_to_the_first(call: Any, tmp_path: Path) -> None:
+    make(tmp_path / "in" / "foxes")
+    shutil.copy(tmp_path / "in" / "foxes" / "1.png", tmp_path / "in" / "foxes" / "copy.png")
+    (tmp_path / "in" / "foxes" / "copy.txt").write_text("again")
+    (dataset,) = call("CascadeImageFolder", path="foxes")
+    (first,) = call("CascadeFilterSamples", dataset=dataset, filters="", duplicates="remove")
+    (second,) = call(
+        "CascadeFilterSamples", dataset=first, filters="caption contains 'fox'\nwidth > 3", duplicates="keep"
+    )
+    _, report = call("CascadeDatasetPreview", dataset=second)
+    assert "5 samples" in report and "1 duplicate: copy.png" in report
+    assert second.filters[: len(first.filters)] == first.filters and len(second.filters) == 3
+    (third,) = call("CascadeFilterSamples", dataset=second, filters="", duplicates="remove near")
+    assert [type(each).__name__ for each in third.filters[3:]] == ["ExactDuplicates", "NearDuplicates"]
+    (nothing,) = call("CascadeFilterSamples", dataset=third, filters="# none", duplicates="keep")
+    assert nothing == third
 
 
 def test_the_folder_node_notices_changes(call: Any, tmp_path: Path) -> None:

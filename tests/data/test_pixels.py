@@ -6,13 +6,18 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
+from cascade_train.data.dataset import open_dataset
 from cascade_train.data.pixels import BadImage, area_resize, decode, fit
+from cascade_train.data.sources import folder_dataset
+from cascade_train.data.spec import BucketSpec, CaptionSpec
+from cascade_train.host.headless import HeadlessHost, headless_folders
 
 from .conftest import encoded, photo
 
@@ -206,3 +211,32 @@ def test_the_ways_to_fit() -> None:
     assert tuple(padded[0, 0]) == (1, 2, 3) and tuple(padded[15, 0]) == (255, 0, 0)
     assert (fit(pixels, 60, 60, (0.0, 0.0), "none") == pixels[:, :60]).all(), "none keeps the scale"
     assert fit(pixels, 240, 240, (0.5, 0.5), "none").shape == (240, 240, 3), "too small is enlarged"
+
+
+def test_load_pictures_shows_what_training_sees(tmp_path: Path) -> None:
+    """Turned by EXIF, transparent, 16 bits deep, large: the node and the loader give the same pixels."""
+    from cascade_train.sampling.pictures import load_pictures
+
+    inside = tmp_path / "in" / "set"
+    inside.mkdir(parents=True)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    photo(400, 300, 1).save(inside / "a.jpg", quality=95, exif=turned)
+    clear = photo(96, 80, 2).convert("RGBA")
+    clear.paste((0, 0, 0, 0), (0, 0, 48, 80))
+    clear.save(inside / "b.png")
+    Image.fromarray(np.linspace(0, 65535, 64 * 64).astype(np.uint16).reshape(64, 64)).save(inside / "c.png")
+    photo(90, 90, 3).save(inside / "d.tif")
+    host = HeadlessHost(headless_folders(tmp_path / "out", tmp_path / "in"), "cpu")
+    spec = BucketSpec(resolutions=((72, 96),), crop="center")
+    dataset = folder_dataset("set", recursive=False, host=host)
+    dataset = replace(dataset, buckets=spec, captions=CaptionSpec(source="file name"))
+    opened = open_dataset(dataset, multiple=8, native_side=64, host=host)
+    trained = {
+        loaded.key: loaded.pixels for n in range(4) for loaded in [opened.load(opened.draws(0, n, 1)[0])]
+    }
+    pictures = load_pictures("set", 0, 9, 72, 96, host).numpy()
+    assert pictures.dtype == np.float32 and len(pictures) == len(trained) == 4
+    for key, picture in zip(sorted(trained), pictures):
+        assert (np.round(picture * 255).astype(np.uint8) == trained[key]).all(), key
+    assert (pictures[1, :, :20] == 1).all(), "white where it is transparent"

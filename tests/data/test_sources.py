@@ -15,15 +15,17 @@ import pytest
 import yaml
 
 from cascade_train.data.dataset import OpenDataset, open_dataset
+from cascade_train.data.filters.expression import expression_filters
 from cascade_train.data.folder import index_folder
 from cascade_train.data.pack import pack
 from cascade_train.data.readers import FolderReader, folder_source, tar_source
 from cascade_train.data.sources import combine, folder_dataset, pictures_dataset, tars_dataset, tars_state
-from cascade_train.data.spec import CaptionSpec, Dataset, WeightedSource, WorldSource
+from cascade_train.data.spec import CaptionSpec, Dataset, WeightedSource
 from cascade_train.data.tars import beside, index_tar
 from cascade_train.data.urls import expand, expand_braces
 from cascade_train.errors import CascadeError
 from cascade_train.host.headless import HeadlessHost, headless_folders
+from cascade_train.nano.world_source import WorldSource
 
 from .conftest import encoded, photo
 
@@ -149,7 +151,7 @@ def test_metadata_tables_reach_their_pictures(
         "pictures/sub/0000.png": ("",),
         "pictures/sub/0001.png": ("sub one",),
     }
-    scored = opened(root, captions=CaptionSpec(source="fixed"), filters=("score > 1.5",))
+    scored = opened(root, captions=CaptionSpec(source="fixed"), filters=expression_filters("score > 1.5"))
     assert len(scored) == 2
     without = {count.reason: count.names for count in scored.report.dropped}["without the field score"]
     assert without == ("0002.png", "sub/0000.png"), "NaN is no score"
@@ -225,11 +227,11 @@ def test_a_failed_packing_leaves_no_half_tar(make_folder: Callable[..., Path], t
     root = make_folder([(64, 64)] * 4)
     reader = FolderReader(root, index_folder(root, True, tmp_path / "cache"))
 
-    def stop(done: int, total: int, text: str) -> None:
+    def stop(done: int, total: int, text: str = "", preview: object = None) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pack(reader, tmp_path / "set.tar", tell=stop)
+        pack(reader, tmp_path / "set.tar", progress=stop)
     assert not list(tmp_path.glob("*set*"))
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cascade_train.data.dataset import open_dataset
+from cascade_train.data.dataset import OpenDataset, open_dataset
+from cascade_train.data.filters.expression import expression_filters
 from cascade_train.data.spec import BucketSpec, Dataset, StreamSource, WeightedSource
 from cascade_train.errors import CascadeError
 
 
-def stream(urls: list[str], tmp_path: Path, cache: str = "cache", **settings: object) -> object:
+def stream(urls: list[str], tmp_path: Path, cache: str = "cache", **settings: object) -> OpenDataset:
     dataset = Dataset((WeightedSource(StreamSource(tuple(urls), 8)),), **settings)  # type: ignore[arg-type]
     return open_dataset(dataset, multiple=8, native_side=64, cache=tmp_path / cache)
 
@@ -67,7 +68,7 @@ def test_nothing_to_fetch_is_an_error_at_once(server: str, tmp_path: Path) -> No
 def test_filters_that_leave_nothing_do_not_wait_for_ever(
     server: str, shards: list[Path], tmp_path: Path
 ) -> None:
-    opened = stream([f"{server}/a.tar"], tmp_path, filters=("n > 99",))
+    opened = stream([f"{server}/a.tar"], tmp_path, filters=expression_filters("n > 99"))
     with pytest.raises(CascadeError, match="no sample is left"):
         opened.draws(0, 0, 1)
 

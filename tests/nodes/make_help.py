@@ -39,9 +39,11 @@ once and then read at random. Remote shards need `pip install cascade-train[remo
     "CascadeDatasetFromImages": """\
 Anything that makes an IMAGE can be trained on: loaded pictures, pictures of another model, crops.""",
     "CascadeFilterSamples": """\
-Expressions see the metadata's fields and `width`, `height`, `aspect`, `file_size`, `file_name`. They \
-are evaluated by a small safe evaluator: arithmetic, comparisons, `and`/`or`/`not`, a few functions, \
-nothing else.""",
+Expressions see the metadata's fields and `width`, `height`, `aspect`, `file_size`, `file_name`, the \
+first `caption` and the list `captions`, and what is measured from the pixels: `sharpness` (some 10 for a \
+blurred photograph, hundreds for a sharp one) and `brightness` (0 to 1). Each picture is decoded for that \
+once ever. They are evaluated by a small safe evaluator: arithmetic, comparisons, `contains`, \
+`and`/`or`/`not`, a few functions, nothing else.""",
     "CascadeCombineDatasets": """\
 Repeats multiply a small set; shares fix how the sets are mixed whatever their sizes.""",
     "CascadeCaptionOptions": """\

@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
-from cascade_train.data.spec import BucketSpec, Dataset, WeightedSource, WorldSource
+from cascade_train.data.spec import BucketSpec, Dataset, WeightedSource
 from cascade_train.errors import Interrupted
 from cascade_train.host.headless import HeadlessHost, Quiet, headless_folders
 from cascade_train.models import build, library, weights
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.nano import widths as nano_parts
+from cascade_train.nano.world_source import WorldSource
 from cascade_train.training import run
 from cascade_train.training.spec import FullTarget, LoRATarget, OptimizerSpec, Position, RunSpec, TokenSpec
 

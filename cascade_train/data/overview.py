@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from cascade_train.data.dataset import Draw, Loaded, OpenDataset
+from cascade_train.data.dataset import OpenDataset
+from cascade_train.data.draws import Draw, Loaded
 from cascade_train.errors import CascadeError
 
 _INK, _FAINT, _PAPER = (30, 30, 30), (110, 110, 110), (250, 250, 250)
@@ -16,7 +17,7 @@ _LINE = 15
 _CAPTION_LINES = 3
 
 
-def shown_samples(dataset: OpenDataset, count: int, seed: int) -> Iterator[tuple[Draw, Loaded]]:
+def samples_shown(dataset: OpenDataset, count: int, seed: int) -> Iterator[tuple[Draw, Loaded]]:
     """``count`` samples as training from ``seed`` in batches of one would show them, each once."""
     seen: set[int] = set()
     for step in range(20 * count):
@@ -28,7 +29,7 @@ def shown_samples(dataset: OpenDataset, count: int, seed: int) -> Iterator[tuple
             return
 
 
-def preview(
+def overview(
     dataset: OpenDataset, count: int = 16, seed: int = 0, cell: int = 192, columns: int | None = None
 ) -> Image.Image:
     """A grid of cropped pictures, each with its bucket, its latent grid, its key and its caption.
@@ -38,7 +39,7 @@ def preview(
     """
     factor = dataset.buckets[0].factor
     cells = []
-    for draw, loaded in shown_samples(dataset, count, seed):
+    for draw, loaded in samples_shown(dataset, count, seed):
         note = f"{draw.width}x{draw.height} ({draw.width // factor}x{draw.height // factor} latents)"
         cells.append(_cell(loaded.pixels, note, loaded.key, loaded.caption, cell))
     if not cells:

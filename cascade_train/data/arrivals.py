@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,26 +11,44 @@ import numpy as np
 
 from cascade_train.data.buckets import Buckets
 from cascade_train.data.captions import captions_of
-from cascade_train.data.expressions import Expression
-from cascade_train.data.folder import TEXTS, as_json
-from cascade_train.data.index import shown
+from cascade_train.data.entry import Entry, printable
+from cascade_train.data.filters.sieve import Sieve
+from cascade_train.data.folder import TEXTS, metadata_json
 from cascade_train.data.order import mix
-from cascade_train.data.pixels import EXTENSIONS
-from cascade_train.data.probe import Entry, probe
-from cascade_train.data.select import rejected
+from cascade_train.data.pixels import EXTENSIONS, decode
+from cascade_train.data.probe import probe
+from cascade_train.data.sample import Sample, Unusable
 from cascade_train.data.spec import CaptionSpec
-from cascade_train.data.tars import Group
-from cascade_train.errors import CascadeError
+from cascade_train.data.tars import TarGroup
 
 
 @dataclass(frozen=True)
-class Held:
+class Arrival:
     """A sample with its picture's bytes, its captions, and the number of its bucket."""
 
     entry: Entry
     data: bytes
     captions: tuple[str, ...]
     bucket: int
+
+
+@dataclass(frozen=True)
+class _InHand:
+    """The bytes of a picture that goes by."""
+
+    data: bytes
+    remembered: bool = True
+
+    def read(self, entry: Entry) -> bytes:
+        return self.data
+
+    def later(self, entry: Entry) -> None:
+        return None
+
+    def pixels(
+        self, entry: Entry, background: tuple[int, int, int], need: tuple[int, int] | None
+    ) -> np.ndarray:
+        return decode(self.data, background, need)
 
 
 class LeftOut(Exception):
@@ -42,14 +59,14 @@ class LeftOut(Exception):
         self.kind, self.reason, self.name = kind, reason, name
 
 
-def held(
-    sample: dict[str, Any], captions: CaptionSpec, filters: Sequence[Expression], rule: Buckets, sizes: int
-) -> Held:
-    """The sample (`shards.samples_in`) with what is known of it without decoding.
+def arrived(
+    sample: dict[str, Any], captions: CaptionSpec, sieve: Sieve, rule: Buckets, sizes: int
+) -> Arrival:
+    """The sample (`shards.samples_in`), decoded only where a filter measures it.
 
     Args:
         captions: where captions come from.
-        filters: what it has to pass.
+        sieve: what it has to pass.
         rule: sorts into buckets; only the first ``sizes`` of them may be used.
 
     Raises:
@@ -57,7 +74,7 @@ def held(
         CascadeError: the caption rule is wrong for any sample.
     """
     key = str(sample["__key__"])
-    group = Group()
+    group = TarGroup()
     picture: tuple[str, bytes] | None = None
     for ending, data in sample.items():
         if ending.startswith("__") or not isinstance(data, bytes):
@@ -69,11 +86,11 @@ def held(
         elif "." + last in TEXTS:
             group.say("." + ending, data)
     if picture is None:
-        raise LeftOut("bad", "no picture in this sample", shown(key))
+        raise LeftOut("bad", "no picture in this sample", printable(key))
     name = f"{key}.{picture[0]}"
     seen = probe(io.BytesIO(picture[1]), len(picture[1]))
     if group.bad or seen.bad:
-        raise LeftOut("bad", group.bad or seen.bad, shown(name))
+        raise LeftOut("bad", group.bad or seen.bad, printable(name))
     entry = Entry(
         name,
         size=len(picture[1]),
@@ -81,24 +98,25 @@ def held(
         width=seen.width,
         height=seen.height,
         texts=json.dumps(group.texts),
-        meta=as_json(group.meta),
+        meta=metadata_json(group.meta),
     )
-    reason = rejected(entry, list(filters)) if filters else ""
-    if reason:
-        raise LeftOut("dropped", reason, shown(name))
+    judged = Sample(
+        entry, _InHand(picture[1]), lambda entry: captions_of(captions, entry.name, group.texts, group.meta)
+    )
+    (rejection,) = sieve.sift([judged])
+    if rejection is not None:
+        raise LeftOut(rejection.kind, rejection.reason, printable(name))
     bucket = int(
         rule.assign(
             np.array([entry.width]), np.array([entry.height]), np.array([mix(entry.crc)], dtype=np.uint64)
         )[0]
     )
     if not 0 <= bucket < sizes:
-        raise LeftOut("dropped", "too small", shown(name))
+        raise LeftOut("dropped", "too small", printable(name))
     try:
-        found = captions_of(captions, entry.name, group.texts, group.meta)
-    except CascadeError:
-        raise
-    except Exception as error:  # whatever the person's expression does with this sample's values
-        raise LeftOut("bad", f"caption expression: {error}", shown(name)) from error
+        found = judged.captions
+    except Unusable as error:
+        raise LeftOut("bad", str(error), printable(name)) from error
     if found is None:
-        raise LeftOut("without caption", "without caption", shown(name))
-    return Held(entry, picture[1], found, bucket)
+        raise LeftOut("without caption", "without caption", printable(name))
+    return Arrival(entry, picture[1], found, bucket)
