@@ -1,82 +1,60 @@
-"""Seeing a dataset: a grid of what the network will really be shown."""
+"""Cards: one picture with what there is to say about it, for sheets of many."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from cascade_train.data.dataset import Draw, Loaded, OpenDataset
-from cascade_train.errors import CascadeError
+from cascade_train.drawing.paper import INK, PAPER, font
 
-_INK, _FAINT, _PAPER = (30, 30, 30), (110, 110, 110), (250, 250, 250)
+if TYPE_CHECKING:
+    import numpy as np
+
+_FAINT = (110, 110, 110)
 _LINE = 15
 _CAPTION_LINES = 3
 
 
-def shown_samples(dataset: OpenDataset, count: int, seed: int) -> Iterator[tuple[Draw, Loaded]]:
-    """``count`` samples as training from ``seed`` in batches of one would show them, each once."""
-    seen: set[int] = set()
-    for step in range(20 * count):
-        draw = dataset.draws(seed, step, 1)[0]
-        if draw.sample not in seen:
-            seen.add(draw.sample)
-            yield draw, dataset.load(draw)
-        if len(seen) >= min(count, len(dataset) or count):
-            return
+def sample_card(pixels: np.ndarray, note: str, key: str, caption: str, side: int = 192) -> Image.Image:
+    """A sample of a dataset in a square of ``side`` pixels, and under it a note, its key and its caption.
 
-
-def preview(
-    dataset: OpenDataset, count: int = 16, seed: int = 0, cell: int = 192, columns: int | None = None
-) -> Image.Image:
-    """A grid of cropped pictures, each with its bucket, its latent grid, its key and its caption.
-
-    Raises:
-        CascadeError: the dataset has nothing to show.
+    Pictures (H, W, 3) uint8 of half a side or less are enlarged by whole factors, others fitted. Of a long
+    key the end is shown, of a long caption the beginning.
     """
-    factor = dataset.buckets[0].factor
-    cells = []
-    for draw, loaded in shown_samples(dataset, count, seed):
-        note = f"{draw.width}x{draw.height} ({draw.width // factor}x{draw.height // factor} latents)"
-        cells.append(_cell(loaded.pixels, note, loaded.key, loaded.caption, cell))
-    if not cells:
-        raise CascadeError("the dataset has nothing to show")
-    return _tiled(cells, columns or min(len(cells), max(1, round(len(cells) ** 0.5 * 1.2))))
-
-
-def _cell(pixels: np.ndarray, note: str, key: str, caption: str, side: int) -> Image.Image:
-    picture = Image.fromarray(pixels)
-    longest = max(picture.size)
-    if longest * 2 <= side:
-        factor = side // longest
-        picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
-    else:
-        scale = side / longest
-        size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-        picture = picture.resize(size, Image.Resampling.BOX if scale < 1 else Image.Resampling.BICUBIC)
-    font = ImageFont.load_default(12)
+    picture = _fitted(Image.fromarray(pixels), side)
     letters = max(8, int(side / 6.2))
     lines = textwrap.wrap(caption, letters)
     if len(lines) > _CAPTION_LINES:
         lines = [*lines[: _CAPTION_LINES - 1], lines[_CAPTION_LINES - 1][: letters - 1] + "…"]
-    out = Image.new("RGB", (side, side + _LINE * (2 + _CAPTION_LINES)), _PAPER)
-    out.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
-    draw = ImageDraw.Draw(out)
-    draw.text((0, side), note, fill=_FAINT, font=font)
+    card = Image.new("RGB", (side, side + _LINE * (2 + _CAPTION_LINES)), PAPER)
+    card.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
+    draw, small = ImageDraw.Draw(card), font(12)
+    draw.text((0, side), note, fill=_FAINT, font=small)
     short = key if len(key) <= letters else "…" + key[-letters + 1 :]
-    draw.text((0, side + _LINE), short, fill=_FAINT, font=font)
+    draw.text((0, side + _LINE), short, fill=_FAINT, font=small)
     for number, text in enumerate(lines or ["(no words)"]):
-        draw.text((0, side + _LINE * (2 + number)), text, fill=_INK if lines else _FAINT, font=font)
-    return out
+        draw.text((0, side + _LINE * (2 + number)), text, fill=INK if lines else _FAINT, font=small)
+    return card
 
 
-def _tiled(cells: Sequence[Image.Image], columns: int, gap: int = 8) -> Image.Image:
-    width, height = cells[0].size
-    rows = -(-len(cells) // columns)
-    sheet = Image.new("RGB", (columns * (width + gap) + gap, rows * (height + gap) + gap), _PAPER)
-    for number, cell in enumerate(cells):
-        row, column = divmod(number, columns)
-        sheet.paste(cell, (gap + column * (width + gap), gap + row * (height + gap)))
-    return sheet
+def caption_card(picture: Image.Image, caption: str, side: int = 128) -> Image.Image:
+    """``picture`` as a square of ``side`` pixels, and under it its caption in small print, on white."""
+    card = Image.new("RGB", (side, side + 40), "white")
+    card.paste(picture.resize((side, side), Image.Resampling.NEAREST), (0, 0))
+    lines = textwrap.wrap(caption, 21, break_long_words=False, break_on_hyphens=False)[:3]
+    ImageDraw.Draw(card).multiline_text(
+        (2, side + 1), "\n".join(lines), fill="black", spacing=1, font=font(10)
+    )
+    return card
+
+
+def _fitted(picture: Image.Image, side: int) -> Image.Image:
+    longest = max(picture.size)
+    if longest * 2 <= side:
+        factor = side // longest
+        return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
+    scale = side / longest
+    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+    return picture.resize(size, Image.Resampling.BOX if scale < 1 else Image.Resampling.BICUBIC)

@@ -1,77 +1,76 @@
-"""Validation pictures: the same prompts and seeds at different moments of a run, as labelled grids."""
+"""Drawing validation prompts with a run or with models: the nodes Validate and Train and Validate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from PIL import Image
 from torch import Tensor
 
+from cascade_train.digest import digest
+from cascade_train.drawing.paper import to_tensor
+from cascade_train.errors import CascadeError
+from cascade_train.files import write_with
 from cascade_train.host.base import Host
-from cascade_train.host.progress import Progress, silent
+from cascade_train.host.progress import progress_of
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.ranks.talk import shared_out
-from cascade_train.sampling.grid import labelled_grid, to_pictures
-from cascade_train.sampling.pipeline import text_to_image
 from cascade_train.sampling.spec import Prompts
+from cascade_train.sampling.validation import draw_some, validation_grid
+from cascade_train.training.apply import apply_trained
+from cascade_train.training.spec import Position
 
-_SHARED = (
-    "negative",
-    "width",
-    "height",
-    "steps_c",
-    "cfg_c",
-    "rescale",
-    "steps_b",
-    "cfg_b",
-    "sampler",
-    "shift",
-)
+if TYPE_CHECKING:
+    from PIL import Image
 
 
-def draw_prompts(
-    models: ModelsSpec,
+def validate(
     prompts: Prompts,
+    host: Host,
     *,
-    device: str = "cpu",
-    progress: Progress = silent,
-    host: Host | None = None,
-) -> Tensor:
+    run: Position | None = None,
+    models: ModelsSpec | None = None,
+    strength: float = 1.0,
+    title: str = "",
+) -> tuple[Tensor, Tensor]:
+    """Draw ``prompts``: the labelled grid (1, H, W, 3) and the pictures (N, H, W, 3).
+
+    With a run the grid is also kept in the run's folder, under ``samples``.
+
+    Raises:
+        CascadeError: neither a run nor models, or both.
+    """
+    if (run is None) == (models is None):
+        raise CascadeError(
+            "Validate needs a run or models" + (", not both" if run is not None else ""),
+            fix="Wire exactly one of them",
+        )
+    if run is not None:
+        models = run.spec.models if run.step == 0 else apply_trained(run.spec.models, run, strength)
+        title = title or f"step {run.step}"
+    assert models is not None
+    pictures = draw_prompts(models, prompts, host)
+    grid = validation_grid(prompts, pictures, title)
+    if run is not None and host.rank == 0:
+        _keep(run, prompts, strength, grid)
+    return to_tensor(grid), pictures
+
+
+def draw_prompts(models: ModelsSpec, prompts: Prompts, host: Host) -> Tensor:
     """All pictures of ``prompts``, (texts × pictures, H, W, 3) in [0, 1], prompt by prompt.
 
     Where ``host`` is one of several processes each draws its share, and all get all pictures.
     """
-    settings = {name: value for name, value in asdict(prompts).items() if name in _SHARED}
-    texts = [text for text in prompts.texts for _ in range(prompts.pictures)]
-    seeds = [prompts.seed + picture for _ in prompts.texts for picture in range(prompts.pictures)]
 
     def drawn(first: int, last: int) -> Tensor:
-        return text_to_image(
-            models, texts[first:last], seeds=seeds[first:last], device=device, progress=progress, **settings
-        )
+        return draw_some(models, prompts, first, last, device=host.device, progress=progress_of(host))
 
-    if host is None or not texts:
-        return drawn(0, len(texts))
-    return torch.cat(shared_out(drawn, len(texts), host))
+    return torch.cat(shared_out(drawn, len(prompts.texts) * prompts.pictures, host))
 
 
-def validation_grid(prompts: Prompts, images: Tensor, title: str = "") -> Image.Image:
-    """The grid of `draw_prompts`'s pictures: a row for each prompt, a column for each seed."""
-    pictures = to_pictures(images)
-    count = prompts.pictures
-    rows = [(text, pictures[row * count : (row + 1) * count]) for row, text in enumerate(prompts.texts)]
-    if title:
-        rows[0] = (f"{title} · {rows[0][0]}", rows[0][1])
-    return labelled_grid(rows, headings=[f"seed {prompts.seed + column}" for column in range(count)])
-
-
-def comparison_grid(moments: Sequence[tuple[str, Tensor]], prompts: Prompts) -> Image.Image:
-    """Several moments of a run under each other, prompt by prompt; each moment is (label, pictures)."""
-    count = prompts.pictures
-    rows = []
-    for row, text in enumerate(prompts.texts):
-        for label, images in moments:
-            rows.append((f"{label} · {text}", to_pictures(images[row * count : (row + 1) * count])))
-    return labelled_grid(rows, headings=[f"seed {prompts.seed + column}" for column in range(count)])
+def _keep(run: Position, prompts: Prompts, strength: float, grid: Image.Image) -> None:
+    name = f"{run.step:08d}-{run.name[:12]}-{digest((prompts, strength), 8)}.png"
+    path = Path(run.folder) / "samples" / name
+    if not path.exists():
+        write_with(path, lambda beside: grid.save(beside, format="PNG"))

@@ -56,7 +56,7 @@ def load_pictures(path: str, first: int, count: int, width: int, height: int, ho
     import torch
     from PIL import Image, ImageOps
 
-    from cascade_train.sampling.grid import to_tensor
+    from cascade_train.drawing.paper import to_tensor
 
     rows = []
     for file in chosen(path, first, count, host):
