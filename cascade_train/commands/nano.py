@@ -86,7 +86,7 @@ def _make(args: argparse.Namespace) -> int:
     tell("scoring …")
     few = args.quick
     result = scoring.score(
-        models, captions=8 if few else scoring.CAPTIONS, pictures=8 if few else scoring.PICTURES
+        models, captions=8 if few else scoring.CAPTIONS, pictures=8 if few else scoring.RECONSTRUCTED
     )
     sheet = scoring.contact_sheet(models, 8 if few else 48)
     write_with(made.folder / "samples.png", lambda beside: sheet.save(beside, format="PNG"))

@@ -18,7 +18,9 @@ from cascade_train.sampling.sizes import picture_size
 from cascade_train.sampling.stages import preview_latents, sample_network
 from cascade_train.training import run as runs
 
-CAPTIONS = 4
+SHOWN = 4
+"""Captions that are drawn."""
+
 ROUGH = SamplerSettings(steps=8, cfg=4.0, rescale=0.7, sampler="ddim")
 """Enough to see whether a concept is there."""
 
@@ -39,7 +41,7 @@ class RunPreview:
 
     def __call__(self, now: runs.Look) -> Image.Image:
         plot = loss_plot(runs.metrics(now.position), size=SIZE)
-        self._captions = self._captions or list(now.captions[:CAPTIONS])
+        self._captions = self._captions or list(now.captions[:SHOWN])
         models = now.position.spec.models
         if now.stage_c is None or now.text is None or not self._captions:
             return plot

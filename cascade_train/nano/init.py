@@ -44,7 +44,7 @@ QUIET = 0.2
 """By how much the first block works with smaller inner values: what it writes comes before x is amplified."""
 
 
-def start(part: Part, module: nn.Module) -> None:
+def nano_start(part: Part, module: nn.Module) -> None:
     """The initialisation ``nano`` of ``part``, in place: the library's, except where that is too slow."""
     if part in ("stage_c", "stage_b"):
         scaled_copy(module)
@@ -287,4 +287,4 @@ def _fit_time(net: Any, block: Any, copy: slice, points: int = 2048) -> None:
     block.mapper.bias[copy] = solution[-1].float()
 
 
-starts.register(NAME, start, config=widths.OWN)
+starts.register(NAME, nano_start, config=widths.OWN)

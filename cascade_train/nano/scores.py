@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CAPTIONS = 300
-PICTURES = 64
+RECONSTRUCTED = 64
 """Pictures that are reconstructed for `Scores.psnr`."""
 
 SEED = 77
@@ -59,7 +59,7 @@ def score(
     models: ModelsSpec,
     *,
     captions: int = CAPTIONS,
-    pictures: int = PICTURES,
+    pictures: int = RECONSTRUCTED,
     progress: Progress = silent,
 ) -> Scores:
     """Score ``models`` with default sampling settings, Stage C → B → A."""

@@ -10,6 +10,7 @@ from PIL import Image
 
 from cascade_train.data.sources import folder_dataset
 from cascade_train.errors import CascadeError, Interrupted
+from cascade_train.host.blocker import ExecutionBlocker
 from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.jobs.export import export, lora_of
 from cascade_train.jobs.train import train_and_validate, train_block
@@ -139,8 +140,8 @@ def test_exports_land_in_the_run_s_folder_or_where_asked(start: Position, host: 
     assert named == host.folders.output / "loras" / "mine.safetensors" and named.is_file()
     with pytest.raises(CascadeError, match="Train"):
         export(start, "ComfyUI", "", "fp32", host)
-    on_link, in_file = lora_of(later, "fp32"), read_tensors(own)
-    assert on_link is not None and on_link.keys() == in_file.keys()
+    on_link, in_file = export(later, "ComfyUI", "", "fp32", host)[1], read_tensors(own)
+    assert on_link.keys() == in_file.keys()
     assert all(torch.equal(on_link[key], in_file[key]) for key in in_file)
 
 
@@ -197,8 +198,10 @@ def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: Hea
         drawn, samplers.sample(epsilon, start, samplers.sampling_logsnrs(3), [4]), rtol=1e-3, atol=1e-3
     )
     assert predicts(network) == "v" and predicts(library.part(tiny, "stage_c")) == "epsilon"
-    file = Path(export(last, "ComfyUI", "", "fp32", host)[0])
+    path, lora = export(last, "ComfyUI", "", "fp32", host)
+    file = Path(path)
     assert predicts(build.load("stage_c", file)) == "v"
     assert lora_of(last, "fp32") is None, "all weights are no LoRA"
+    assert isinstance(lora, ExecutionBlocker) and "trains no LoRA" in str(lora.message)
     told = host.sink.warnings  # type: ignore[union-attr]
     assert any("predicts v" in warning for warning in told), told
