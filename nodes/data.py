@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from .base import DATASET, MODELS, CascadeNode, choice, integer, link, number, path, seed, switch, text
@@ -17,12 +16,6 @@ _TREATMENT = {
     "background": text("white", "Colour behind transparent pictures: a name, or #rrggbb."),
 }
 """Inputs of every node that reads files: what becomes of bad and of transparent pictures."""
-
-
-def _treated(dataset: Any, on_bad: str, max_bad: float, background: str) -> Any:
-    from cascade_train.data.sources import colour
-
-    return replace(dataset, on_bad=on_bad, max_bad=float(max_bad), background=colour(background))
 
 
 class ImageFolder(CascadeNode):
@@ -64,9 +57,9 @@ class ImageFolder(CascadeNode):
             return float("nan")
 
     def run(self, path: str, recursive: bool, **treatment: Any) -> tuple[Any]:
-        from cascade_train.data.sources import folder_dataset
+        from cascade_train.jobs.datasets import image_folder
 
-        return (_treated(folder_dataset(path, recursive=recursive, host=self.host), **treatment),)
+        return (image_folder(path, recursive=recursive, host=self.host, **treatment),)
 
 
 class WebDataset(CascadeNode):
@@ -111,9 +104,9 @@ class WebDataset(CascadeNode):
             return float("nan")
 
     def run(self, shards: str, shuffle_buffer: int, **treatment: Any) -> tuple[Any]:
-        from cascade_train.data.sources import tars_dataset
+        from cascade_train.jobs.datasets import web_dataset
 
-        return (_treated(tars_dataset(shards, shuffle=shuffle_buffer, host=self.host), **treatment),)
+        return (web_dataset(shards, shuffle_buffer=shuffle_buffer, host=self.host, **treatment),)
 
 
 class DatasetFromImages(CascadeNode):
@@ -136,11 +129,9 @@ class DatasetFromImages(CascadeNode):
         }
 
     def run(self, images: list[Any], captions: list[str]) -> tuple[Any]:
-        from cascade_train.data.sources import pictures_dataset
+        from cascade_train.jobs.datasets import from_images
 
-        pictures = [picture for batch in images for picture in batch.detach().cpu().numpy()]
-        lines = captions[0].strip("\n").split("\n") if len(captions) == 1 else captions
-        return (pictures_dataset(pictures, lines, host=self.host),)
+        return (from_images(images, captions, self.host),)
 
 
 class FilterSamples(CascadeNode):
@@ -289,12 +280,9 @@ class CaptionOptions(CascadeNode):
         }
 
     def run(self, dataset: Any, missing: str, getter: str, **settings: Any) -> tuple[Any]:
-        from cascade_train.data.expressions import normalise
-        from cascade_train.data.spec import CaptionSpec
+        from cascade_train.jobs.datasets import with_caption_options
 
-        rule = normalise(getter) if getter.strip() else ""
-        spec = CaptionSpec(fallback=missing, getter=rule, **settings)  # type: ignore[arg-type]
-        return (dataset.with_captions(spec),)
+        return (with_caption_options(dataset, getter, fallback=missing, **settings),)
 
 
 class AspectBuckets(CascadeNode):
@@ -368,14 +356,9 @@ class AspectBuckets(CascadeNode):
         }
 
     def run(self, dataset: Any, ratios: str, resolutions: str, **settings: Any) -> tuple[Any]:
-        from cascade_train.data.buckets import parse_ratio, parse_resolutions
-        from cascade_train.data.spec import BucketSpec
+        from cascade_train.jobs.datasets import with_buckets
 
-        listed = tuple(item.strip() for item in ratios.replace(";", ",").split(",") if item.strip())
-        for item in listed:
-            parse_ratio(item)
-        spec = BucketSpec(ratios=listed, resolutions=parse_resolutions(resolutions), **settings)
-        return (replace(dataset, buckets=spec),)
+        return (with_buckets(dataset, ratios, resolutions, **settings),)
 
 
 class CacheLatents(CascadeNode):
@@ -427,8 +410,10 @@ class CacheLatents(CascadeNode):
 
     def planned(self, ahead: bool, **rest: Any) -> tuple[tuple[Any], str, bool]:
         """For ``--dry-run``: the outputs, a line, and whether there is nothing left to do."""
-        text = "works out what is not cached yet" if ahead else "caches while training"
-        return self.run(ahead=False, **rest), text, not ahead
+        from cascade_train.jobs.foreseen import planned_caches
+
+        cached, text, there = planned_caches(ahead=ahead, host=self.host, **rest)
+        return (cached,), text, there
 
 
 class DatasetPreview(CascadeNode):
@@ -465,9 +450,9 @@ class DatasetPreview(CascadeNode):
     def run(
         self, dataset: Any, count: int, seed: int, batch_size: int, models: Any = None
     ) -> tuple[Any, str]:
-        from cascade_train.jobs.prepare import look_at
+        from cascade_train.jobs.prepare import dataset_preview
 
-        return look_at(dataset, models, count=count, seed=seed, batch_size=batch_size, host=self.host)
+        return dataset_preview(dataset, models, count=count, seed=seed, batch_size=batch_size, host=self.host)
 
 
 NODES = (

@@ -36,7 +36,7 @@ class Validate(CascadeNode):
     def run(
         self, prompts: Any, title: str, strength: float, run: Any = None, models: Any = None
     ) -> tuple[Any, Any]:
-        from cascade_train.jobs.blocks import validate
+        from cascade_train.jobs.validate import validate
 
         return validate(prompts, self.host, run=run, models=models, strength=strength, title=title.strip())
 
@@ -66,10 +66,10 @@ class CompareGrids(CascadeNode):
         }
 
     def run(self, arrange: str, **inputs: Any) -> tuple[Any]:
-        from cascade_train.sampling.grid import sheet
+        from cascade_train.drawing.grids import compared
 
         pairs = [(inputs.get(f"label_{n}", ""), inputs.get(f"image_{n}")) for n in range(1, self.COUNT + 1)]
-        return (sheet([(label, image) for label, image in pairs if image is not None], arrange == "beside"),)
+        return (compared(pairs, arrange == "beside"),)
 
 
 class ApplyRun(CascadeNode):
@@ -139,12 +139,9 @@ class ExportRun(CascadeNode):
         return export_stamp(cls.host.folders, filename)
 
     def run(self, run: Any, format: str, filename: str, precision: str) -> dict[str, Any]:
-        from cascade_train.jobs.blocks import core_lora, export
+        from cascade_train.jobs.export import export
 
-        path = export(run, format, filename, precision, self.host)
-        lora = core_lora(run, precision)
-        if lora is None:
-            lora = self.host.blocked("this run trains no LoRA: load the exported file instead")
+        path, lora = export(run, format, filename, precision, self.host)
         return {"ui": {"text": [path]}, "result": (path, lora)}
 
 

@@ -81,9 +81,9 @@ class EncodeText(CascadeNode):
         }
 
     def run(self, models: Any, text: str, image: Any = None) -> tuple[Any]:
-        from cascade_train.sampling.links import encode_text
+        from cascade_train.sampling.links import encode_prompt
 
-        return (encode_text(models, text, image, self.host),)
+        return (encode_prompt(models, text, image, self.host),)
 
 
 class SampleStageC(CascadeNode):

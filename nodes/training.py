@@ -166,7 +166,7 @@ class TrainingRun(CascadeNode):
 
     def planned(self, label: str, **settings: Any) -> tuple[tuple[Any], str, None]:
         """For ``--dry-run``: the outputs, a line, and whether the work is done (None: there is none)."""
-        from cascade_train.jobs.planned import planned_start
+        from cascade_train.jobs.foreseen import planned_start
         from cascade_train.training.spec import RunSpec
 
         run, text = planned_start(RunSpec(label=label.strip(), **settings), self.host)
@@ -214,14 +214,14 @@ class TrainSteps(CascadeNode):
     def run(
         self, run: Any, steps: int, learning_rate: float, preview_every: int = 20
     ) -> tuple[Any, Any, float]:
-        from cascade_train.jobs.blocks import train_block
+        from cascade_train.jobs.train import train_block
 
         return train_block(run, steps, learning_rate or None, self.host, preview_every)
 
     def planned(
         self, run: Any, steps: int, learning_rate: float, preview_every: int = 20
     ) -> tuple[tuple[Any, Any, Any], str, bool]:
-        from cascade_train.jobs.planned import planned_block
+        from cascade_train.jobs.foreseen import planned_block
 
         later, text, there = planned_block(run, steps, learning_rate or None)
         return (later, None, None), text, there
@@ -254,7 +254,7 @@ class TrainAndValidate(CascadeNode):
     def run(
         self, run: Any, prompts: Any, total: int, every: int, learning_rate: float, preview_every: int = 20
     ) -> tuple[Any, Any]:
-        from cascade_train.jobs.blocks import train_and_validate
+        from cascade_train.jobs.train import train_and_validate
 
         rate = learning_rate or None
         return train_and_validate(run, prompts, total, every, rate, self.host, preview_every)
@@ -262,10 +262,10 @@ class TrainAndValidate(CascadeNode):
     def planned(
         self, run: Any, prompts: Any, total: int, every: int, learning_rate: float, preview_every: int = 20
     ) -> tuple[tuple[Any, Any], str, bool]:
-        from cascade_train.jobs.planned import planned_block
+        from cascade_train.jobs.foreseen import planned_validation
 
-        later, text, _ = planned_block(run, total, learning_rate or None)
-        return (later, None), f"{text}, and draws the prompts every {every} steps", False
+        later, text, there = planned_validation(run, total, every, learning_rate or None)
+        return (later, None), text, there
 
 
 NODES = (Optimizer, TrainingRun, TrainSteps, TrainAndValidate)

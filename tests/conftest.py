@@ -55,20 +55,20 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from cascade_train.models import build, weights
-    from cascade_train.nano import widths as nano_parts
+    from cascade_train.nano import widths
 
     folder = tmp_path_factory.mktemp("tiny-models")
     torch.manual_seed(0)
     for part in ("stage_c", "stage_b", "stage_a", "compressor", "previewer"):
-        config = nano_parts.config(part, "quick")  # type: ignore[arg-type]
+        config = widths.config(part, "quick")  # type: ignore[arg-type]
         module = build.build(part, config)  # type: ignore[arg-type]
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 if name.endswith("clf.1.weight") or "gammas" in name:
                     parameter.normal_(std=0.05)
         weights.write_tensors(folder / f"{part}.safetensors", build.file_tensors(part, module), config)  # type: ignore[arg-type]
-    nano_parts.write_tokenizer(folder / "text")
-    config = nano_parts.config("text")
+    widths.write_tokenizer(folder / "text")
+    config = widths.config("text")
     text = build.build("text", config)
     weights.write_tensors(folder / "text" / "model.safetensors", text.state_dict())
     (folder / "text" / "config.json").write_text(
@@ -90,7 +90,7 @@ def tiny_with_image(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory)
     import torch
 
     from cascade_train.models import build, library, weights
-    from cascade_train.nano import widths as nano_parts
+    from cascade_train.nano import widths
 
     folder = tmp_path_factory.mktemp("tiny-with-image") / "models"
     shutil.copytree(tiny_folder, folder)
@@ -102,7 +102,7 @@ def tiny_with_image(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory)
         "num_attention_heads": 2,
         "image_size": 32,
         "patch_size": 8,
-        "projection_dim": nano_parts.IMAGE_WIDTH,
+        "projection_dim": widths.IMAGE_WIDTH,
     }
     torch.manual_seed(1)
     encoder = build.build("image", config)

@@ -19,6 +19,7 @@ FLOOR = {
     "files": 0,
     "words": 0,
     "host": 0,
+    "drawing": 1,
     "diffusion": 1,
     "ranks": 1,
     "models": 2,

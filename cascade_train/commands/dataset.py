@@ -180,13 +180,13 @@ def _inspect(args: argparse.Namespace) -> int:
     host.sink._clear()
     notes = opened.notes(args.batch_size) if report.samples else ()
     if args.preview and report.samples:
-        from cascade_train.data.overview import overview
+        from cascade_train.jobs.prepare import samples_grid
 
         if dataset.streamed:  # a stream stops at a sample without caption
             spec = replace(dataset.captions, fallback="empty")
             opened = open_dataset(dataset.with_captions(spec), multiple=multiple, native_side=side, host=host)
         args.preview.parent.mkdir(parents=True, exist_ok=True)
-        overview(opened, min(24, report.samples)).save(args.preview)
+        samples_grid(opened, min(24, report.samples)).save(args.preview)
     print(report.text())
     for note in notes:
         print(f"note: {note}")

@@ -86,7 +86,7 @@ def _make(args: argparse.Namespace) -> int:
     tell("scoring …")
     few = args.quick
     result = scoring.score(
-        models, captions=8 if few else scoring.CAPTIONS, pictures=8 if few else scoring.PICTURES
+        models, captions=8 if few else scoring.CAPTIONS, pictures=8 if few else scoring.RECONSTRUCTED
     )
     sheet = scoring.contact_sheet(models, 8 if few else 48)
     write_with(made.folder / "samples.png", lambda beside: sheet.save(beside, format="PNG"))
@@ -114,11 +114,9 @@ def _make(args: argparse.Namespace) -> int:
 
 
 def _sample(args: argparse.Namespace) -> int:
-    from PIL import Image
-
+    from cascade_train.drawing.paper import tiled, to_pictures
     from cascade_train.files import write_with
     from cascade_train.models import library
-    from cascade_train.nano.scores import as_bytes
     from cascade_train.sampling.pipeline import text_to_image
 
     if args.models is not None:
@@ -126,13 +124,9 @@ def _sample(args: argparse.Namespace) -> int:
     else:
         models = library.models_in(library.nano_folder(), name=library.NANO)
     captions = [caption for caption in args.captions for _ in range(max(args.count, 1))]
-    drawn = as_bytes(
-        text_to_image(models, captions, seeds=[args.seed + n for n in range(len(captions))], preview=False)
-    )
-    width = drawn.shape[2]
-    strip = Image.new("RGB", (width * len(drawn), drawn.shape[1]))
-    for number, picture in enumerate(drawn):
-        strip.paste(Image.fromarray(picture), (number * width, 0))
+    seeds = [args.seed + number for number in range(len(captions))]
+    drawn = to_pictures(text_to_image(models, captions, seeds=seeds, preview=False))
+    strip = tiled(drawn, len(drawn))
     write_with(args.output, lambda beside: strip.save(beside, format="PNG"))
     print(args.output)
     return 0

@@ -49,6 +49,11 @@ def normals(
     return torch.from_numpy(out)
 
 
+def batch_noise(seeds: Sequence[int], step: int, shape: Sequence[int], stream: int) -> Tensor:
+    """Standard normal noise (B, *shape), fp32 on the CPU; row i depends on ``seeds[i]`` alone."""
+    return torch.cat([normals(seed, step, [0], shape, stream) for seed in seeds])
+
+
 def of_random_size(
     seed: int, step: int, indices: Sequence[int], shape: Sequence[int], largest: float
 ) -> Tensor:

@@ -2,28 +2,80 @@
 
 All tensors are (B, C, H, W); log-SNRs are natural logarithms and fall from noise (−9.2) to data (+9.2) as a
 sample is drawn. Formulas: Ho et al. 2020 (DDPM), Song et al. 2021 eq. 12 (DDIM), Ho & Salimans 2022
-(guidance), Lin et al. 2023 §3.4 (rescaled guidance).
+(guidance), Lin et al. 2023 §3.4 (rescaled guidance). A further sampler is a function here, its name in
+`SamplerName` and a line in `SAMPLERS`; settings and nodes follow. torch is imported only where it computes,
+since nodes read the names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
-import torch
-from torch import Tensor
-
-from cascade_train.diffusion.noise import normals
 from cascade_train.diffusion.schedule import alpha_sigma, logsnr, time_input
-from cascade_train.diffusion.targets import Objective, noise_prediction
+from cascade_train.diffusion.targets import Objective, clean_estimate, noise_prediction
 from cascade_train.errors import CascadeError
 
-Sampler = Literal["ddpm", "ddim"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SamplerName = Literal["ddpm", "ddim"]
+
 STAGE_C_NOISE, STAGE_B_NOISE = 64, 65
 """Streams of `noise.normals`, away from those of training. They are part of every picture: append only."""
 
-SAMPLERS: tuple[Sampler, ...] = ("ddpm", "ddim")
+
+class Estimate(Protocol):
+    """What a sampler asks of the network: one (guided) evaluation."""
+
+    def __call__(self, x: Tensor, index: int, /) -> tuple[Tensor, Tensor]:
+        """(x₀, ε) as the network sees them in ``x`` at level number ``index``."""
+        ...
+
+
+class FreshNoise(Protocol):
+    """Where a sampler that needs it gets noise from."""
+
+    def __call__(self, index: int, /) -> Tensor:
+        """Standard normal noise like x for the step to level number ``index``, the same at every call."""
+        ...
+
+
+class Sampler(Protocol):
+    """One way to walk from noise to a picture."""
+
+    def __call__(self, estimate: Estimate, x: Tensor, levels: Tensor, fresh: FreshNoise, /) -> Tensor:
+        """Walk ``x``, at ``levels[0]``, down and return the last estimate of x₀.
+
+        ``levels`` are (steps + 1,) rising log-SNRs; each but the last is evaluated.
+        """
+        ...
+
+
+def ddpm(estimate: Estimate, x: Tensor, levels: Tensor, fresh: FreshNoise) -> Tensor:
+    """Ancestral sampling: each step takes noise out and puts a little fresh noise in."""
+    clean, epsilon = estimate(x, 0)
+    for index in range(1, len(levels) - 1):
+        (a, b), (a_next, b_next) = alpha_sigma(levels[index - 1]), alpha_sigma(levels[index])
+        variance = (b_next / b) ** 2 * (1.0 - (a / a_next) ** 2)
+        direction = (b_next**2 - variance).clamp_min(0.0).sqrt()
+        x = a_next * clean + direction * epsilon + variance.clamp_min(0.0).sqrt() * fresh(index)
+        clean, epsilon = estimate(x, index)
+    return clean
+
+
+def ddim(estimate: Estimate, x: Tensor, levels: Tensor, fresh: FreshNoise) -> Tensor:
+    """Deterministic sampling: each step carries the predicted noise over and adds none."""
+    clean, epsilon = estimate(x, 0)
+    for index in range(1, len(levels) - 1):
+        a_next, b_next = alpha_sigma(levels[index])
+        clean, epsilon = estimate(a_next * clean + b_next * epsilon, index)
+    return clean
+
+
+SAMPLERS: Mapping[SamplerName, Sampler] = {"ddpm": ddpm, "ddim": ddim}
+"""The samplers by name."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +93,7 @@ class SamplerSettings:
     steps: int = 20
     cfg: float = 4.0
     rescale: float = 0.7
-    sampler: Sampler = "ddpm"
+    sampler: SamplerName = "ddpm"
     shift: float = 1.0
 
     def __post_init__(self) -> None:
@@ -59,19 +111,9 @@ class SamplerSettings:
 
 def sampling_logsnrs(steps: int, shift: float = 1.0, start: float = 1.0) -> Tensor:
     """The ``steps`` + 1 log-SNRs, fp32, that a sample passes from time ``start`` (1 is pure noise) to 0."""
-    times = torch.linspace(start, 0.0, steps + 1, dtype=torch.float32)
-    return logsnr(times, shift)
+    import torch
 
-
-def batch_noise(seeds: Sequence[int], step: int, shape: Sequence[int], stream: int) -> Tensor:
-    """Standard normal noise (B, *shape), fp32 on the CPU; row i depends on ``seeds[i]`` alone."""
-    return torch.cat([normals(seed, step, [0], shape, stream) for seed in seeds])
-
-
-def noised(clean: Tensor, noise: Tensor, level: Tensor) -> Tensor:
-    """``clean`` brought to log-SNR ``level`` (a scalar): a·x₀ + b·ε."""
-    a, b = alpha_sigma(level)
-    return a * clean + b * noise
+    return logsnr(torch.linspace(start, 0.0, steps + 1, dtype=torch.float32), shift)
 
 
 def guided(conditional: Tensor, unconditional: Tensor, cfg: float, rescale: float) -> Tensor:
@@ -87,39 +129,21 @@ def guided(conditional: Tensor, unconditional: Tensor, cfg: float, rescale: floa
     return pushed * (rescale * ratio + (1.0 - rescale))
 
 
-def clean_estimate(x: Tensor, epsilon: Tensor, level: Tensor) -> Tensor:
-    """x₀ as the noise prediction ``epsilon`` implies it: (x − b·ε) / a."""
-    a, b = alpha_sigma(level)
-    return (x - b * epsilon) / a
+class Denoiser(Protocol):
+    """A (guided) network."""
+
+    def __call__(self, x: Tensor, time: Tensor, /) -> Tensor:
+        """The prediction of the noise, or of v, like ``x`` (B, C, H, W); ``time`` is (B,) fp32."""
+        ...
 
 
-def step_down(x: Tensor, epsilon: Tensor, level: Tensor, next_level: Tensor, noise: Tensor | None) -> Tensor:
-    """One step from log-SNR ``level`` to the higher ``next_level``.
-
-    With ``noise`` the ancestral (DDPM) step, without it the deterministic (DDIM) one.
-    """
-    a, b = alpha_sigma(level)
-    a_next, b_next = alpha_sigma(next_level)
-    clean = (x - b * epsilon) / a
-    if noise is None:
-        return a_next * clean + b_next * epsilon
-    variance = (b_next / b) ** 2 * (1.0 - (a / a_next) ** 2)
-    direction = (b_next**2 - variance).clamp_min(0.0).sqrt()
-    return a_next * clean + direction * epsilon + variance.clamp_min(0.0).sqrt() * noise
-
-
-Denoiser = Callable[[Tensor, Tensor], Tensor]
-"""(x (B, C, H, W), time input (B,) fp32) → the (guided) prediction of the noise, or of v, like x."""
-
-
-@torch.no_grad()
 def sample(
     denoise: Denoiser,
     start: Tensor,
     levels: Tensor,
     seeds: Sequence[int],
     *,
-    sampler: Sampler = "ddpm",
+    sampler: SamplerName = "ddpm",
     stream: int = STAGE_C_NOISE,
     objective: Objective = "epsilon",
     each_step: Callable[[int, int, Tensor], None] | None = None,
@@ -130,25 +154,32 @@ def sample(
         denoise: the network; its time input is made here, always in fp32.
         start: (B, C, H, W) at log-SNR ``levels[0]``.
         levels: (steps + 1,) rising log-SNRs from `sampling_logsnrs`.
-        objective: what ``denoise`` answers.
         seeds: one for each picture; the noise of a step is a function of (seed, step, ``stream``).
+        objective: what ``denoise`` answers.
         each_step: called after each evaluation with (steps done, steps, clean estimate). May raise to stop.
+
+    Raises:
+        CascadeError: seeds and pictures differ in number.
     """
+    import torch
+
+    from cascade_train.diffusion.noise import batch_noise
+
     if len(seeds) != start.shape[0]:
         raise CascadeError(f"{len(seeds)} seeds for {start.shape[0]} pictures", fix="Give one seed each")
-    steps = len(levels) - 1
     levels = levels.to(start.device)
-    x = start
-    clean = start
-    for index in range(steps):
-        time = time_input(levels[index]).to(torch.float32).expand(x.shape[0])
-        epsilon = noise_prediction(denoise(x, time).to(x.dtype), x, levels[index], objective)
-        clean = clean_estimate(x, epsilon, levels[index])
+
+    def estimate(x: Tensor, index: int) -> tuple[Tensor, Tensor]:
+        level = levels[index]
+        time = time_input(level).to(torch.float32).expand(x.shape[0])
+        epsilon = noise_prediction(denoise(x, time).to(x.dtype), x, level, objective)
+        clean = clean_estimate(x, epsilon, level)
         if each_step is not None:
-            each_step(index + 1, steps, clean)
-        if index + 1 < steps:
-            noise = None
-            if sampler == "ddpm":
-                noise = batch_noise(seeds, index + 1, x.shape[1:], stream).to(x)
-            x = step_down(x, epsilon, levels[index], levels[index + 1], noise)
-    return clean
+            each_step(index + 1, len(levels) - 1, clean)
+        return clean, epsilon
+
+    def fresh(index: int) -> Tensor:
+        return batch_noise(seeds, index, start.shape[1:], stream).to(start)
+
+    with torch.no_grad():
+        return SAMPLERS[sampler](estimate, start, levels, fresh)

@@ -2,15 +2,17 @@
 
 Time ``t`` runs from 0 (a clean latent) to 1 (noise). The schedule is that of Nichol & Dhariwal 2021
 (arXiv:2102.09672, eq. 17) with s = 0.008; the variance-preserving form and logSNR follow Kingma et al. 2021
-(arXiv:2107.00630). All functions keep the dtype of their input; use fp32 or better.
+(arXiv:2107.00630). All functions keep the dtype of their input; use fp32 or better. They use methods of
+tensors alone, so that names which stand beside formulas can be read without torch.
 """
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 S = 0.008
 """The offset that keeps the schedule from being flat at t = 0."""
@@ -35,9 +37,9 @@ def logsnr(t: Tensor, shift: float = 1.0) -> Tensor:
     ``shift`` > 1 moves the noise up for larger pictures: logSNR + 2·log(1/shift) (Hoogeboom et al. 2023,
     arXiv:2301.11093, eq. 3). Training uses 1.
     """
-    var = torch.cos((S + t) / (1 + S) * (math.pi / 2)) ** 2 / _FLOOR
+    var = ((S + t) / (1 + S) * (math.pi / 2)).cos() ** 2 / _FLOOR
     var = var.clamp(VAR_MIN, VAR_MAX)
-    value = torch.log(var / (1 - var))
+    value = (var / (1 - var)).log()
     if shift != 1.0:
         value = value + 2 * math.log(1 / shift)
     return value
@@ -45,8 +47,8 @@ def logsnr(t: Tensor, shift: float = 1.0) -> Tensor:
 
 def alpha_sigma(log_snr: Tensor) -> tuple[Tensor, Tensor]:
     """The amplitudes (a, b) of signal and noise, a² + b² = 1, in the shape of ``log_snr``."""
-    a = torch.sqrt(torch.sigmoid(log_snr))
-    return a, torch.sqrt(1 - a**2)
+    a = log_snr.sigmoid().sqrt()
+    return a, (1 - a**2).sqrt()
 
 
 def time_input(log_snr: Tensor) -> Tensor:
@@ -55,11 +57,11 @@ def time_input(log_snr: Tensor) -> Tensor:
     In [0, 1] and in the shape of ``log_snr``. Differs from t only where `logsnr` clamps (0.0023 at t = 0,
     0.9936 at t = 1). Keep it in fp32: bf16 rounds it in steps of 0.004.
     """
-    var = torch.sigmoid(log_snr)
-    angle = torch.acos(torch.sqrt((var * _FLOOR).clamp(0.0, 1.0)))
+    var = log_snr.sigmoid()
+    angle = (var * _FLOOR).clamp(0.0, 1.0).sqrt().acos()
     return (angle / (math.pi / 2) * (1 + S) - S).clamp(0.0, 1.0)
 
 
 def like(values: Tensor, sample: Tensor) -> Tensor:
-    """``values`` (B,) shaped (B, 1, …, 1) so that it multiplies ``sample`` (B, …)."""
+    """``values`` (B,), or one for all, shaped (B, 1, …, 1) so that it multiplies ``sample`` (B, …)."""
     return values.view(-1, *([1] * (sample.dim() - 1)))

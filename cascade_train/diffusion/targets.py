@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from cascade_train.diffusion.schedule import alpha_sigma, like
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Objective = Literal["epsilon", "v"]
+"""What a network answers: the noise, or v."""
 
 
 def noised(clean: Tensor, noise: Tensor, log_snr: Tensor) -> Tensor:
-    """x_t = a·x₀ + b·ε for ``clean`` and ``noise`` (B, …) at ``log_snr`` (B,)."""
+    """x_t = a·x₀ + b·ε for ``clean`` and ``noise`` (B, …) at ``log_snr``: (B,), or one for all."""
     a, b = alpha_sigma(log_snr)
     return like(a, clean) * clean + like(b, clean) * noise
 
@@ -45,6 +47,15 @@ def noise_prediction(answer: Tensor, x: Tensor, log_snr: Tensor, objective: Obje
         a, b = alpha_sigma(log_snr)
         return like(a, x) * answer + like(b, x) * x
     raise ValueError(f"unknown objective {objective!r}")
+
+
+def clean_estimate(x: Tensor, epsilon: Tensor, log_snr: Tensor) -> Tensor:
+    """x₀ as the noise prediction ``epsilon`` at ``x`` (B, …) implies it: (x − b·ε) / a.
+
+    ``log_snr`` is (B,), or one for all.
+    """
+    a, b = alpha_sigma(log_snr)
+    return (x - like(b, x) * epsilon) / like(a, x)
 
 
 def per_sample_mse(prediction: Tensor, wanted: Tensor) -> Tensor:

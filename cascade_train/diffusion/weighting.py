@@ -1,14 +1,21 @@
 """How much each sample's loss counts, as a function of its logSNR.
 
 Every function takes ``log_snr`` (B,) and returns weights (B,) of the same dtype, ≥ 0, without gradient.
+A further weight is a function here, its name in `LossWeight` and a line in `FIXED`; run settings and nodes
+follow. torch is imported only where it computes, since nodes read the names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LossWeight = Literal["p2", "adaptive", "min_snr_inverse", "none"]
+"""How times are weighted: one of `FIXED`, or ``adaptive``, which follows the losses (`AdaptiveWeights`)."""
 
 BUCKETS = 300
 """Number of logSNR buckets of the adaptive weight."""
@@ -25,7 +32,7 @@ shapes, which are decided later, are learnt a third slower."""
 
 def p2(log_snr: Tensor) -> Tensor:
     """1 / (1 + SNR): P2 weighting with k = 1, γ = 1 (Choi et al. 2022, arXiv:2204.00227, eq. 8)."""
-    return 1 / (1 + torch.exp(log_snr))
+    return 1 / (1 + log_snr.exp())
 
 
 def min_snr_inverse(log_snr: Tensor, cap: float = INVERSE_CAP) -> Tensor:
@@ -34,12 +41,12 @@ def min_snr_inverse(log_snr: Tensor, cap: float = INVERSE_CAP) -> Tensor:
     With an epsilon loss it counts errors of the implied x₀ at high noise, where a network that copies its
     input badly drowns what the text has to say. The weight of small models trained from nothing.
     """
-    return (1 / torch.sigmoid(log_snr)).clamp(max=cap)
+    return (1 / log_snr.sigmoid()).clamp(max=cap)
 
 
 def none(log_snr: Tensor) -> Tensor:
     """1 for every sample."""
-    return torch.ones_like(log_snr)
+    return log_snr.new_ones(log_snr.shape)
 
 
 def bucket_of(log_snr: Tensor) -> Tensor:
@@ -60,6 +67,8 @@ class AdaptiveWeights:
     @staticmethod
     def fresh() -> AdaptiveWeights:
         """Buckets at the start of a run: all 1."""
+        import torch
+
         return AdaptiveWeights(torch.ones(BUCKETS))
 
     def weights(self, log_snr: Tensor) -> Tensor:
@@ -73,6 +82,8 @@ class AdaptiveWeights:
         Each bucket hit moves by the exponential mean once, towards the mean of the losses that fell in it,
         so that the order of samples does not matter.
         """
+        import torch
+
         index = bucket_of(log_snr).cpu()
         total = torch.zeros(BUCKETS, dtype=torch.float64)
         count = torch.zeros(BUCKETS, dtype=torch.float64)
@@ -83,5 +94,9 @@ class AdaptiveWeights:
         return AdaptiveWeights(torch.where(hit, moved, self.losses.double()).float())
 
 
-FIXED = {"p2": p2, "min_snr_inverse": min_snr_inverse, "none": none}
-"""The weights that depend on nothing but logSNR, by the name that `RunSpec.loss_weight` uses."""
+FIXED: Mapping[LossWeight, Callable[[Tensor], Tensor]] = {
+    "p2": p2,
+    "min_snr_inverse": min_snr_inverse,
+    "none": none,
+}
+"""The weights that depend on nothing but logSNR, by name."""

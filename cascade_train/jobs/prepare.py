@@ -1,18 +1,26 @@
-"""Before a run: encoders' results worked out ahead, and a look at what a network will be shown."""
+"""Before a run: encoders' results worked out ahead, and what a network will be shown.
+
+The nodes Cache Latents and Dataset Preview call it, and the command ``dataset inspect``. torch is imported
+only where it is put to work.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cascade_train.data.caches import Store, open_store, text_key
-from cascade_train.data.dataset import Draw, OpenDataset, open_dataset
+from cascade_train.data.caches import Store, text_key
+from cascade_train.data.dataset import Draw, Loaded, OpenDataset, open_dataset
 from cascade_train.data.spec import CacheSpec, Dataset
-from cascade_train.digest import digest
+from cascade_train.drawing.cards import sample_card
+from cascade_train.drawing.paper import tiled, to_tensor
 from cascade_train.errors import CascadeError
-from cascade_train.models.spec import ModelsSpec, Part
+from cascade_train.models.spec import ModelsSpec
+from cascade_train.training.stores import store_for
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
     from cascade_train.host.base import Host
@@ -22,24 +30,6 @@ STABLE_CASCADE = (32, 768)
 
 _MOST_VARIANTS = 64
 """Captions of one sample that are worked out ahead."""
-
-
-def store_for(dataset: Dataset, models: ModelsSpec, part: Part, host: Host) -> Store | None:
-    """The store of what ``part`` makes of the dataset's samples; None where the dataset is not to be cached.
-
-    Stores belong to a part's content, to runs laid over it and to the kind of device, whose rounding differs.
-    """
-    from cascade_train.models.library import part_file
-
-    spec = dataset.cache
-    wanted = {"compressor": "latents", "text": "text", "image": "images"}.get(part)
-    if spec is None or wanted is None or not getattr(spec, wanted):
-        return None
-    applied = models.applied if part == "text" else ()
-    name = digest(
-        [part, part_file(models, part).content, applied, models.precision, host.device.partition(":")[0]]
-    )
-    return open_store(host.folders.cache, wanted, name, f"{part} of {models.name}")  # type: ignore[arg-type]
 
 
 def with_caches(
@@ -130,17 +120,16 @@ def caption_variants(dataset: OpenDataset, sample: int) -> list[str]:
     return [dataset.caption(Draw(0, sample, 0, 0, (0.5, 0.5), chance)) for chance in chances]
 
 
-def look_at(
-    dataset: Dataset, models: Any, *, count: int, seed: int, batch_size: int, host: Host
+def dataset_preview(
+    dataset: Dataset, models: ModelsSpec | None, *, count: int, seed: int, batch_size: int, host: Host
 ) -> tuple[Tensor, str]:
     """A grid (1, H, W, 3) of pictures as a run with ``seed`` shows them, and the dataset's report.
 
     ``models`` may be None: then sizes are those of Stable Cascade.
-    """
-    import numpy as np
-    import torch
 
-    from cascade_train.data.overview import overview
+    Raises:
+        CascadeError: the dataset cannot be opened, or has nothing to show.
+    """
     from cascade_train.models.library import geometry
 
     multiple, side = STABLE_CASCADE
@@ -149,6 +138,36 @@ def look_at(
         sizes = geometry(models)
         multiple, side, factor = sizes.size_multiple, sizes.native_side, sizes.latent_factor
     opened = open_dataset(dataset, multiple=multiple, native_side=side, factor=factor, host=host)
-    grid = overview(opened, count, seed)
+    grid = samples_grid(opened, count, seed)
     report = "\n".join((opened.report.text(), *opened.notes(batch_size)))
-    return torch.from_numpy(np.asarray(grid, dtype=np.float32) / 255.0)[None], report
+    return to_tensor(grid), report
+
+
+def samples_grid(
+    dataset: OpenDataset, count: int = 16, seed: int = 0, cell: int = 192, columns: int | None = None
+) -> Image.Image:
+    """A grid of cropped pictures, each with its bucket, its latent grid, its key and its caption.
+
+    Raises:
+        CascadeError: the dataset has nothing to show.
+    """
+    factor = dataset.buckets[0].factor
+    cards = []
+    for draw, loaded in _shown(dataset, count, seed):
+        note = f"{draw.width}x{draw.height} ({draw.width // factor}x{draw.height // factor} latents)"
+        cards.append(sample_card(loaded.pixels, note, loaded.key, loaded.caption, cell))
+    if not cards:
+        raise CascadeError("the dataset has nothing to show")
+    return tiled(cards, columns or min(len(cards), max(1, round(len(cards) ** 0.5 * 1.2))), gap=8)
+
+
+def _shown(dataset: OpenDataset, count: int, seed: int) -> Iterator[tuple[Draw, Loaded]]:
+    """``count`` samples as training from ``seed`` in batches of one would show them, each once."""
+    seen: set[int] = set()
+    for step in range(20 * count):
+        draw = dataset.draws(seed, step, 1)[0]
+        if draw.sample not in seen:
+            seen.add(draw.sample)
+            yield draw, dataset.load(draw)
+        if len(seen) >= min(count, len(dataset) or count):
+            return

@@ -6,19 +6,18 @@ The configuration comes from the file's metadata; where there is none, it is rea
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
 from cascade_train.models import layouts, weights
+from cascade_train.models.layouts import Shapes
 from cascade_train.models.spec import Part
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
-
-Shapes = Mapping[str, Sequence[int]]
 
 
 def config_for(part: Part, shapes: Shapes, metadata: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -139,7 +138,7 @@ def load(part: Part, path: Path, dtype: torch.dtype | None = None) -> nn.Module:
                 where=str(path),
                 fix="Choose the file made for this part",
             ) from None
-        fill(module, _cast(tensors, dtype), where=str(path))
+        put_into(module, _cast(tensors, dtype), where=str(path))
         setattr(module, weights.PREDICTS, weights.prediction(metadata))
     return module.eval().requires_grad_(False)
 
@@ -151,7 +150,7 @@ def save(part: Part, module: nn.Module, path: Path, *, half: bool = False) -> No
     )
 
 
-def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+def put_into(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Put ``tensors`` into ``module`` (which may lie on ``meta``): all of them, and of the right shapes."""
     import torch
 
@@ -202,7 +201,7 @@ def _load_clip(part: Part, folder: Path, dtype: torch.dtype | None) -> nn.Module
     with torch.device("meta"):
         module = build(part, config)
     tensors = {key: value for key, value in weights.read_tensors(file).items() if "position_ids" not in key}
-    fill(module, _cast(tensors, dtype), where=str(file))
+    put_into(module, _cast(tensors, dtype), where=str(file))
     # position ids are buffers that no file holds; on meta they have no values
     for name, buffer in list(module.named_buffers()):
         if buffer.is_meta:

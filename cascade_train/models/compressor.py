@@ -93,7 +93,7 @@ def config_from_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     return {"blocks": [list(row) for row in V2_S], "last": 1280}
 
 
-def normalise(images: Tensor) -> Tensor:
+def standardised(images: Tensor) -> Tensor:
     """``images`` (B, 3, H, W) in [0, 1] with ImageNet's mean and standard deviation taken out."""
     mean = torch.tensor(MEAN, device=images.device, dtype=images.dtype).view(1, 3, 1, 1)
     std = torch.tensor(STD, device=images.device, dtype=images.dtype).view(1, 3, 1, 1)
@@ -104,4 +104,4 @@ def encode(compressor: nn.Module, images: Tensor) -> Tensor:
     """Semantic latents (B, 16, h, w), of unit variance and with no further scale, of ``images`` (B, 3, H, W)
     in [0, 1]; H and W should be multiples of the compressor's factor."""
     weight = next(compressor.parameters())
-    return compressor(normalise(images).to(weight.dtype))
+    return compressor(standardised(images).to(weight.dtype))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-MEAN = (0.48145466, 0.4578275, 0.40821073)
-STD = (0.26862954, 0.26130258, 0.27577711)
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 """CLIP's pixel statistics."""
 
 
@@ -24,7 +24,7 @@ def encode_image(image_model: Any, images: Tensor) -> Tensor:
     resized = F.interpolate(images, size=size, mode="bicubic", antialias=True).clamp(0, 1)
     top, left = (size[0] - side) // 2, (size[1] - side) // 2
     cropped = resized[..., top : top + side, left : left + side]
-    mean = torch.tensor(MEAN, device=images.device).view(1, 3, 1, 1)
-    std = torch.tensor(STD, device=images.device).view(1, 3, 1, 1)
+    mean = torch.tensor(CLIP_MEAN, device=images.device).view(1, 3, 1, 1)
+    std = torch.tensor(CLIP_STD, device=images.device).view(1, 3, 1, 1)
     weight = next(image_model.parameters())
     return image_model(pixel_values=((cropped - mean) / std).to(weight.dtype)).image_embeds.float()[:, None]

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
 from cascade_train.models import weights
-from cascade_train.models.spec import AppliedRun, ModelsSpec, Part, PartFile, Precision
+from cascade_train.models.spec import AppliedRun, ModelsSpec, Part, PartFile, Precision, Variant
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,9 +24,6 @@ NANO = "nano"
 FILES = "files"
 SOURCES = (NANO, FILES)
 """What `load_models` takes: the bundled nano models, or files in the host's model folders."""
-
-Variant = Literal["full", "lite"]
-VARIANTS: tuple[Variant, ...] = ("full", "lite")
 
 OFFICIAL: dict[Part, dict[str, tuple[str, ...]]] = {
     "stage_c": {

@@ -11,6 +11,10 @@ Part = Literal["compressor", "stage_c", "stage_b", "stage_a", "previewer", "text
 """The parts a Stable Cascade consists of. ``text`` is CLIP with its tokenizer, ``image`` CLIP vision."""
 
 Precision = Literal["fp32", "bf16"]
+"""What networks compute in."""
+
+Variant = Literal["full", "lite"]
+"""The official sizes of Stages B and C."""
 
 
 @dataclass(frozen=True)

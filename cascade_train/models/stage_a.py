@@ -4,17 +4,16 @@ arXiv:2211.07292). Module names are those of the official ``stage_a.safetensors`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cascade_train.models.layouts import Shapes
+
 SCALE = 0.43
 """Stage B sees Stage A's own latents divided by this, which gives them about unit variance."""
-
-Shapes = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True)

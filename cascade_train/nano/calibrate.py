@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascade_train.models.compressor import normalise
+from cascade_train.models.compressor import standardised
 from cascade_train.models.stage_a import SCALE
 
 
@@ -22,7 +22,7 @@ def unit_compressor(compressor: Any, previewer: Any, pictures: Tensor) -> None:
     variance 1 on ``pictures``; the previewer's first convolution takes up the difference."""
     compressor.eval()
     inner = torch.cat(
-        [compressor.mapper[0](compressor.backbone(normalise(each))) for each in pictures.split(32)]
+        [compressor.mapper[0](compressor.backbone(standardised(each))) for each in pictures.split(32)]
     )
     norm, first = compressor.mapper[1], previewer.blocks[0]
     mean, variance = inner.mean((0, 2, 3)), inner.var((0, 2, 3))

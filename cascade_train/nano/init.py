@@ -1,12 +1,10 @@
-"""Starting weights for parts that are trained from nothing.
+"""The initialisation ``nano``: what small models need to learn in minutes what would otherwise take hours.
 
-``random`` is the library's own initialisation under a seed. ``nano`` is what small models need to learn in
-minutes what would otherwise take hours; for Stages C and B it is `scaled_copy`.
+For Stages C and B it is `scaled_copy`. Importing this registers it with `models.starts`.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -14,11 +12,12 @@ import torch
 from torch import nn
 
 from cascade_train.errors import CascadeError
-from cascade_train.models import build
-from cascade_train.models.spec import ModelsSpec, Part
-from cascade_train.nano import widths as nano_parts
+from cascade_train.models import starts
+from cascade_train.models.spec import Part
+from cascade_train.nano import widths
 
-INITS = ("random", "nano")
+NAME = "nano"
+"""What `FullTarget.init` says."""
 
 CONSTANT = 100.0
 """Size of the constant channels in the last level, against about 1 for everything else there."""
@@ -45,40 +44,14 @@ QUIET = 0.2
 """By how much the first block works with smaller inner values: what it writes comes before x is amplified."""
 
 
-def initial(part: Part, init: str, config: str, seed: int, models: ModelsSpec) -> nn.Module:
-    """``part`` before its first step, fp32 on the CPU: a pure function of the arguments.
-
-    Args:
-        init: ``random`` or ``nano``.
-        config: empty for nano's own widths, ``quick`` for its smaller ones, or the configuration as JSON.
-        models: where the text encoder's tokenizer comes from.
-
-    Raises:
-        CascadeError: an unknown ``init`` or a configuration that cannot be read.
-    """
-    if init not in INITS:
-        raise CascadeError(f"there is no initialisation '{init}'", fix=f"One of {', '.join(INITS)}")
-    settings = _settings(part, config)
-    with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_seed_of(seed, part))
-        module = build.build(part, settings)
-        if init == "nano" and part in ("stage_c", "stage_b"):
-            scaled_copy(module)
-        elif part == "stage_a":
-            _open_blocks(module)
-        if init == "nano" and part == "text":
-            balanced_words(module)
-        if part == "text":
-            from pathlib import Path
-
-            from cascade_train.models import library
-
-            folder = Path(library.part_file(models, "text").path)
-            module.tokenizer = build.load_tokenizer(folder)  # type: ignore[assignment]
-        if part in ("stage_a", "compressor", "previewer"):
-            # up to twice as fast on a CPU; values and names are the same
-            module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return module.float()
+def nano_start(part: Part, module: nn.Module) -> None:
+    """The initialisation ``nano`` of ``part``, in place: the library's, except where that is too slow."""
+    if part in ("stage_c", "stage_b"):
+        scaled_copy(module)
+    elif part == "text":
+        balanced_words(module)
+    else:
+        starts.library_start(part, module)
 
 
 def scaled_copy(net: Any) -> None:
@@ -296,7 +269,6 @@ def _gain(depthwise: Any, channels: slice, gain: float) -> None:
 
 def _fit_time(net: Any, block: Any, copy: slice, points: int = 2048) -> None:
     """Fit √(1−ᾱ(t)) − 1 on the time embedding and put it into the scale of the ``copy`` channels."""
-
     from cascade_train.diffusion.schedule import alpha_sigma, logsnr, time_input
 
     log_snr = logsnr(torch.linspace(0.0, 1.0, points, dtype=torch.float64))
@@ -315,28 +287,4 @@ def _fit_time(net: Any, block: Any, copy: slice, points: int = 2048) -> None:
     block.mapper.bias[copy] = solution[-1].float()
 
 
-def _open_blocks(stage_a: Any) -> None:
-    """Give Stage A's blocks a gain of 1; at the official 0 they only begin to learn after a while."""
-    for name, value in stage_a.named_parameters():
-        if name.endswith("gammas"):
-            value.copy_(torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 1.0]))
-    nn.init.normal_(stage_a.vquantizer.codebook.weight, std=1.0)
-
-
-def _settings(part: Part, config: str) -> dict[str, Any]:
-    if config in ("", "nano", "quick"):
-        return nano_parts.config(part, config)
-    try:
-        value = json.loads(config)
-    except ValueError:
-        raise CascadeError(f"'{config[:60]}' is no configuration", fix="Use JSON, or none") from None
-    return value.get(part, value)
-
-
-def _seed_of(seed: int, part: Part) -> int:
-    import hashlib
-
-    return int.from_bytes(hashlib.sha256(f"{seed}|{part}".encode()).digest()[:8], "big") >> 1
-
-
-__all__ = ["INITS", "initial", "scaled_copy"]
+starts.register(NAME, nano_start, config=widths.OWN)

@@ -47,8 +47,8 @@ class Seen:
         return len(self.shapes)
 
 
-def look(picture: np.ndarray) -> Seen:
-    """Judge ``picture`` (64, 64, 3) uint8."""
+def judge(picture: np.ndarray) -> Seen:
+    """What is seen in ``picture`` (64, 64, 3) uint8."""
     import cv2
     import numpy as np
 

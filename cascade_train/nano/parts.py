@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cascade_train.files import write_text
-from cascade_train.models import build, library, weights
+from cascade_train.models import build, library, starts, weights
 from cascade_train.models.spec import ModelsSpec, Part
-from cascade_train.nano import init
-from cascade_train.nano import widths as nano_parts
+from cascade_train.nano import widths
 from cascade_train.nano.calibrate import unit_compressor, unit_stage_a
-from cascade_train.nano.recipe import RESULT_PARTS, Recipe, Stage
+from cascade_train.nano.recipe import INIT, RESULT_PARTS, Recipe, Stage
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -24,9 +23,9 @@ def write_start(folder: Path, of: Recipe) -> ModelsSpec:
     """The models before any training: a tokenizer and the text encoder, which is never trained."""
     text = folder / "text"
     if not (text / "model.safetensors").is_file():
-        nano_parts.write_tokenizer(text)
+        widths.write_tokenizer(text)
         only_words = library.models_in(folder, name="nano start")
-        write_part(folder, "text", init.initial("text", "nano", of.config, of.seed, only_words))
+        write_part(folder, "text", starts.initial("text", INIT, of.config, of.seed, only_words))
     return library.models_in(folder, name="nano start")
 
 
@@ -34,9 +33,9 @@ def write_part(folder: Path, part: Part, module: nn.Module) -> None:
     """Store ``module`` in ``folder`` as fp16, where `library.models_in` looks for it."""
     if part == "text":
         text = folder / "text"
-        nano_parts.write_tokenizer(text)
-        sizes = {"native_side": nano_parts.NATIVE_SIDE, "image_width": nano_parts.IMAGE_WIDTH}
-        config = {**nano_parts.config("text"), "cascade_geometry": sizes}
+        widths.write_tokenizer(text)
+        sizes = {"native_side": widths.NATIVE_SIDE, "image_width": widths.IMAGE_WIDTH}
+        config = {**widths.config("text"), "cascade_geometry": sizes}
         weights.write_tensors(text / "model.safetensors", module.state_dict(), half=True)
         write_text(text / "config.json", json.dumps(config, indent=2) + "\n")
         return
@@ -50,7 +49,7 @@ def write_result(folder: Path, stage: Stage, position: Position, of: Recipe) -> 
     tensors = trained(position).tensors
     modules: dict[str, nn.Module] = {}
     for part in RESULT_PARTS[stage]:
-        module = init.initial(part, "nano", of.config, of.seed, position.spec.models)  # type: ignore[arg-type]
+        module = starts.initial(part, INIT, of.config, of.seed, position.spec.models)  # type: ignore[arg-type]
         own = {key[len(part) + 1 :]: value for key, value in tensors.items() if key.startswith(f"{part}.")}
         module.load_state_dict(own)
         modules[part] = module.eval().requires_grad_(False)

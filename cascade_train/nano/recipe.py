@@ -7,8 +7,12 @@ from typing import Literal
 
 from cascade_train.data.spec import BucketSpec, CacheSpec, Dataset, WeightedSource
 from cascade_train.models.spec import ModelsSpec
+from cascade_train.nano import init
 from cascade_train.nano.world_source import WorldSource
 from cascade_train.training.spec import FullTarget, OptimizerSpec, RunSpec
+
+INIT = init.NAME
+"""Its import is what makes the name known where these specs go, in processes of their own too."""
 
 Stage = Literal["stage_a", "compressor", "stage_b", "stage_c", "stage_c_several"]
 
@@ -120,8 +124,8 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
 
     Stage A and the compressor see rich pictures, so that they can draw what no caption names. Stage B sees
     the same with empty captions: its condition tells it all. Stage C sees captioned scenes; why it
-    starts and is weighted as it is, is told in `models.init.scaled_copy`, and why the text encoder stays
-    as it starts, in `models.init.balanced_words`. After that it can draw one shape and still gets two and
+    starts and is weighted as it is, is told in `nano.init.scaled_copy`, and why the text encoder stays
+    as it starts, in `nano.init.balanced_words`. After that it can draw one shape and still gets two and
     three wrong, so it goes on with pictures of which seven in ten show several.
     """
     total = steps_of(stage, of)
@@ -133,7 +137,7 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
             seed=of.seed,
             target=FullTarget(
                 part=stage,
-                init="nano",
+                init=INIT,
                 config=of.config,
                 also=("previewer",) if stage == "compressor" else (),
                 latent_noise=LATENT_NOISE if stage == "compressor" else 0.0,
@@ -151,7 +155,7 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
             seed=of.seed,
             target=FullTarget(
                 part="stage_b",
-                init="nano",
+                init=INIT,
                 config=of.config,
                 condition_size=1.0,
                 pyramid_noise=False,
@@ -169,7 +173,7 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
         models=models,
         seed=of.seed,
         dataset=_world("captioned", of.seed + 2, of.captions) if first else _more_of_several(of),
-        target=FullTarget(part="stage_c", init="nano", config=of.config) if first else FullTarget("stage_c"),
+        target=FullTarget(part="stage_c", init=INIT, config=of.config) if first else FullTarget("stage_c"),
         optimizer=OptimizerSpec(
             learning_rate=2e-3 if first else 8e-4, schedule="cosine", warmup=warm, ema=0.999
         ),

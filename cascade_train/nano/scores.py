@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from cascade_train.host.progress import Progress, silent
 from cascade_train.models.spec import ModelsSpec
-from cascade_train.nano.judge import look, verdict
+from cascade_train.nano.judge import judge, verdict
 from cascade_train.nano.world import draw_scene, parse, render, scene
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
 CAPTIONS = 300
-PICTURES = 64
+RECONSTRUCTED = 64
 """Pictures that are reconstructed for `Scores.psnr`."""
 
 SEED = 77
@@ -58,8 +59,8 @@ def score(
     models: ModelsSpec,
     *,
     captions: int = CAPTIONS,
-    pictures: int = PICTURES,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    pictures: int = RECONSTRUCTED,
+    progress: Progress = silent,
 ) -> Scores:
     """Score ``models`` with default sampling settings, Stage C → B → A."""
     import numpy as np
@@ -81,12 +82,12 @@ def score(
             preview=False,
         )
         for picture, (chosen, caption) in zip(as_bytes(drawn), part):
-            answer = verdict(look(picture), parse(caption))
+            answer = verdict(judge(picture), parse(caption))
             for name, right in answer.items():
                 totals[name] = totals.get(name, 0) + right
-            truth = verdict(look(draw_scene(chosen)), parse(caption))
+            truth = verdict(judge(draw_scene(chosen)), parse(caption))
             real = {name: count + truth[name] for name, count in real.items()}
-        told(min(start + batch, captions), captions)
+        progress(min(start + batch, captions), captions)
     shown = np.stack([render("held-out", SEED + 1, index)[0] for index in range(pictures)])
     images = torch.from_numpy(shown).float() / 255
     again = reconstruct(models, images)
@@ -101,36 +102,18 @@ def score(
     )
 
 
-def contact_sheet(models: ModelsSpec, count: int = 48) -> Any:
-    """``count`` samples of held-out captions, eight a row, each with its caption, as a PIL picture."""
-    from PIL import Image, ImageDraw
-
+def contact_sheet(models: ModelsSpec, count: int = 48) -> Image.Image:
+    """``count`` samples of held-out captions, eight a row, each with its caption."""
+    from cascade_train.drawing.cards import caption_card
+    from cascade_train.drawing.paper import tiled, to_pictures
     from cascade_train.sampling.pipeline import text_to_image
 
     captions = [scene("held-out", SEED + 2, index)[1] for index in range(count)]
-    drawn = as_bytes(text_to_image(models, captions, seeds=list(range(count)), preview=False))
-    cell, text, columns = 128, 40, 8
-    rows = -(-count // columns)
-    sheet = Image.new("RGB", (columns * cell, rows * (cell + text)), "white")
-    pen = ImageDraw.Draw(sheet)
-    for number, (picture, caption) in enumerate(zip(drawn, captions)):
-        x, y = number % columns * cell, number // columns * (cell + text)
-        sheet.paste(Image.fromarray(picture).resize((cell, cell), Image.Resampling.NEAREST), (x, y))
-        pen.multiline_text(
-            (x + 2, y + cell + 1), _wrapped(caption, 21), fill="black", spacing=1, font_size=10
-        )
-    return sheet
+    drawn = to_pictures(text_to_image(models, captions, seeds=list(range(count)), preview=False))
+    cards = [caption_card(picture, caption) for picture, caption in zip(drawn, captions)]
+    return tiled(cards, 8, paper=(255, 255, 255))
 
 
 def as_bytes(images: Tensor) -> Any:
     """Pictures (N, H, W, 3) in [0, 1] as a uint8 array."""
     return (images.clamp(0, 1) * 255).round().byte().cpu().numpy()
-
-
-def _wrapped(text: str, width: int) -> str:
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines[:3])

@@ -1,16 +1,24 @@
-"""The widths of the nano models and their tokenizer: the true architecture, small enough for a CPU."""
+"""The widths of the nano models and their tokenizer: the true architecture, small enough for a CPU.
+
+Importing this makes the names `OWN` and `SMALL` known to `models.starts`.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from cascade_train.files import write_text
+from cascade_train.models import starts
 from cascade_train.models.spec import Part
+
+OWN, SMALL = "nano", "quick"
+"""What `FullTarget.config` says: the widths of the bundled models, and those of `SMALLER`."""
 
 NATIVE_SIDE = 64
 TEXT_LENGTH = 32
@@ -103,11 +111,11 @@ SMALLER: dict[str, dict[str, Any]] = {
 """Smaller still, for the quick run that only shows that every part learns."""
 
 
-def config(part: Part, name: str = "") -> dict[str, Any]:
-    """The configuration of nano's ``part``; ``name`` ``quick`` for the smaller ones (text has one size)."""
+def config(part: Part, name: str = OWN) -> dict[str, Any]:
+    """The configuration of nano's ``part``: `OWN`, or `SMALL` for the smaller ones (text has one size)."""
     if part == "text":
-        return text_config(len(vocabulary()))
-    if name == "quick":
+        return text_config(len(token_ids()))
+    if name == SMALL:
         return SMALLER[part]
     return {
         "stage_c": STAGE_C,
@@ -116,6 +124,10 @@ def config(part: Part, name: str = "") -> dict[str, Any]:
         "compressor": COMPRESSOR,
         "previewer": PREVIEWER,
     }[part]
+
+
+for _name in (OWN, SMALL):
+    starts.register_sizes(_name, partial(config, name=_name))
 
 
 def text_config(words: int) -> dict[str, Any]:
@@ -141,9 +153,9 @@ def text_config(words: int) -> dict[str, Any]:
 def merges() -> list[tuple[str, str]]:
     """Byte-pair merges (Sennrich et al. 2016, arXiv:1508.07909) that make one token of every word of the
     world: the most frequent pair is joined, ties by spelling, until no word has two parts."""
-    from cascade_train.nano.world import vocabulary as world_words
+    from cascade_train.nano.world import vocabulary
 
-    words = [[*word[:-1], word[-1] + "</w>"] for word in world_words()]
+    words = [[*word[:-1], word[-1] + "</w>"] for word in vocabulary()]
     out: list[tuple[str, str]] = []
     while True:
         pairs = Counter(pair for word in words for pair in pairwise(word))
@@ -154,7 +166,7 @@ def merges() -> list[tuple[str, str]]:
         words = [_joined(word, best) for word in words]
 
 
-def vocabulary() -> dict[str, int]:
+def token_ids() -> dict[str, int]:
     """Vocabulary entries and their ids: CLIP's 256 byte letters, the same at a word's end, the merges, and
     start and end of text."""
     letters = _byte_letters()
@@ -171,7 +183,7 @@ def vocabulary() -> dict[str, int]:
 def write_tokenizer(folder: Path) -> None:
     """nano's tokenizer in Hugging Face layout."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "vocab.json", json.dumps(vocabulary(), ensure_ascii=False) + "\n")
+    write_text(folder / "vocab.json", json.dumps(token_ids(), ensure_ascii=False) + "\n")
     lines = ["#version: 0.2", *(f"{a} {b}" for a, b in merges())]
     write_text(folder / "merges.txt", "\n".join(lines) + "\n")
     special = {

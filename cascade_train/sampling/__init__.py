@@ -1,31 +1,6 @@
-"""Drawing pictures: Stage C → Stage B → Stage A, previews, validation grids.
+"""Drawing pictures: Stage C → Stage B → Stage A.
 
-`spec` holds what travels on links. It imports no torch, and neither does this package before it is used.
+`pipeline` is the whole way from texts and pictures to pictures, `stages` each stage by itself, `links` the
+same over what travels on ComfyUI's links, `validation` the prompts of a run. `spec` holds what travels on
+links of our own and imports no torch.
 """
-
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from cascade_train.jobs.validation import draw_prompts, validation_grid
-    from cascade_train.sampling.pipeline import image_to_image, reconstruct, text_to_image
-    from cascade_train.sampling.spec import Prompts
-
-_FROM = {
-    "Prompts": "spec",
-    "draw_prompts": "validation",
-    "image_to_image": "pipeline",
-    "reconstruct": "pipeline",
-    "text_to_image": "pipeline",
-    "validation_grid": "validation",
-}
-
-__all__ = ["Prompts", "draw_prompts", "image_to_image", "reconstruct", "text_to_image", "validation_grid"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _FROM:
-        return getattr(importlib.import_module(f"{__name__}.{_FROM[name]}"), name)
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -81,7 +81,7 @@ def with_image(
     Raises:
         CascadeError: the models have no image encoder.
     """
-    if all(part.part != "image" for part in models.parts):
+    if not library.has(models, "image"):
         raise CascadeError(
             f"'{models.name}' has no image encoder, so it cannot make variations of a picture",
             fix="Load a CLIP vision model with it, or use image to image (a latent and a strength)",

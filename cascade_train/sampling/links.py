@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cascade_train.diffusion.samplers import Sampler, SamplerSettings
+from cascade_train.diffusion.samplers import SamplerName, SamplerSettings
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
 from cascade_train.host.progress import progress_of
@@ -22,13 +22,13 @@ from cascade_train.sampling.conditioning import Conditioning, encode_prompts, wi
 from cascade_train.sampling.pipeline import fitted
 from cascade_train.sampling.sizes import picture_size, sampling_factor
 
-Link = list[list[Any]]
+ConditioningLink = list[list[Any]]
 Latent = dict[str, Any]
 PICTURE = "cascade_picture"
 """Key of a Stage C LATENT that remembers (height, width) of the picture in pixels."""
 
 
-def to_link(condition: Conditioning) -> Link:
+def to_link(condition: Conditioning) -> ConditioningLink:
     """One picture's conditions as CONDITIONING."""
     extra: dict[str, Any] = {"pooled_output": condition.pooled[:, 0].cpu()}
     if condition.image is not None:
@@ -36,7 +36,7 @@ def to_link(condition: Conditioning) -> Link:
     return [[condition.hidden.cpu(), extra]]
 
 
-def from_link(link: Link) -> Conditioning:
+def from_link(link: ConditioningLink) -> Conditioning:
     """The conditions in a CONDITIONING.
 
     Raises:
@@ -55,7 +55,12 @@ def from_link(link: Link) -> Conditioning:
     )
 
 
-def encode_text(models: ModelsSpec, text: str, image: Tensor | None, host: Host) -> Link:
+def encode_prompt(models: ModelsSpec, text: str, image: Tensor | None, host: Host) -> ConditioningLink:
+    """``text`` as CONDITIONING, with the CLIP embedding of ``image``'s first (B, H, W, 3) where it is given.
+
+    Raises:
+        CascadeError: an image, and the models have no image encoder.
+    """
     condition = encode_prompts(models, [text], host.device)
     if image is not None:
         condition = with_image(models, condition, image[:1].clone(), host.device)
@@ -64,7 +69,7 @@ def encode_text(models: ModelsSpec, text: str, image: Tensor | None, host: Host)
 
 def sample_stage_c(
     models: ModelsSpec,
-    positive: Link,
+    positive: ConditioningLink,
     host: Host,
     *,
     seed: int,
@@ -74,10 +79,10 @@ def sample_stage_c(
     steps: int,
     cfg: float,
     rescale: float,
-    sampler: Sampler,
+    sampler: SamplerName,
     shift: float,
     strength: float,
-    negative: Link | None = None,
+    negative: ConditioningLink | None = None,
     latent: Latent | None = None,
 ) -> Latent:
     """Stage C latents of ``pictures`` pictures, or of as many as ``latent`` holds when that is more."""
@@ -87,7 +92,7 @@ def sample_stage_c(
     if start is not None and start.shape[0] > 1:
         pictures = start.shape[0]
     size = picture_size(library.geometry(models), width, height)
-    drawn = stages.sample_stage_c(
+    drawn = stages.sample_c(
         models,
         from_link(positive),
         _or_empty(models, negative, host),
@@ -110,11 +115,11 @@ def decode_stage_b(
     seed: int,
     steps: int,
     cfg: float,
-    sampler: Sampler,
+    sampler: SamplerName,
     width: int,
     height: int,
-    positive: Link | None = None,
-    negative: Link | None = None,
+    positive: ConditioningLink | None = None,
+    negative: ConditioningLink | None = None,
 ) -> Latent:
     """Stage A's latents; the picture's size is that of ``stage_c`` unless given."""
     latents = samples_of(stage_c, 16, "Decode Stage B").clone()
@@ -127,7 +132,7 @@ def decode_stage_b(
         )
     size = picture_size(geometry, width, height)
     empty = _or_empty(models, negative, host)
-    drawn = stages.decode_stage_b(
+    drawn = stages.sample_b(
         models,
         latents,
         from_link(positive) if positive is not None else empty,
@@ -142,21 +147,29 @@ def decode_stage_b(
 
 
 def decode_stage_a(models: ModelsSpec, stage_b: Latent, host: Host) -> Tensor:
-    return stages.decode_stage_a(models, samples_of(stage_b, 4, "Decode Stage A").clone(), host.device)
+    """Pictures (B, H, W, 3) in [0, 1] of Stage B's latents."""
+    return stages.decode_a(models, samples_of(stage_b, 4, "Decode Stage A").clone(), host.device)
 
 
 def encode_stage_c(models: ModelsSpec, image: Tensor, host: Host) -> Latent:
+    """Stage C's latents of pictures (B, H, W, 3) in [0, 1], resized to a size that can be drawn."""
     size = picture_size(library.geometry(models), *_rounded(models, image))
-    latents = stages.encode_stage_c(models, fitted(image.clone(), size), host.device)
+    latents = stages.encode_c(models, fitted(image.clone(), size), host.device)
     return {"samples": latents, PICTURE: size.picture}
 
 
 def encode_stage_a(models: ModelsSpec, image: Tensor, host: Host) -> Latent:
+    """Stage B's latents of pictures (B, H, W, 3) in [0, 1].
+
+    Raises:
+        CascadeError: a side that Stage A and Stage B cannot draw.
+    """
     picture_size(library.geometry(models), image.shape[2], image.shape[1])
-    return {"samples": stages.encode_stage_a(models, image.clone(), host.device)}
+    return {"samples": stages.encode_a(models, image.clone(), host.device)}
 
 
 def preview_latent(models: ModelsSpec, stage_c: Latent, host: Host) -> Tensor:
+    """Small pictures (B, H, W, 3) in [0, 1] of Stage C's latents, by the previewer."""
     return stages.preview_latents(models, samples_of(stage_c, 16, "Preview Latent").clone(), host.device)
 
 
@@ -182,16 +195,16 @@ def _rounded(models: ModelsSpec, image: Tensor) -> tuple[int, int]:
     return width, height
 
 
-def _or_empty(models: ModelsSpec, link: Link | None, host: Host) -> Conditioning:
+def _or_empty(models: ModelsSpec, link: ConditioningLink | None, host: Host) -> Conditioning:
     return encode_prompts(models, [""], host.device) if link is None else from_link(link)
 
 
 __all__ = [
     "decode_stage_a",
     "decode_stage_b",
+    "encode_prompt",
     "encode_stage_a",
     "encode_stage_c",
-    "encode_text",
     "from_link",
     "preview_latent",
     "sample_stage_c",

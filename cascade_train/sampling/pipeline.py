@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from cascade_train.diffusion.samplers import Sampler, SamplerSettings
+from cascade_train.diffusion.samplers import SamplerName, SamplerSettings
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, part_of, silent
 from cascade_train.models import library
@@ -29,7 +29,7 @@ def text_to_image(
     rescale: float = 0.7,
     steps_b: int = 10,
     cfg_b: float = 1.1,
-    sampler: Sampler = "ddpm",
+    sampler: SamplerName = "ddpm",
     shift: float = 1.0,
     start: Tensor | None = None,
     strength: float = 1.0,
@@ -48,7 +48,7 @@ def text_to_image(
         start: pictures (1 or N, H, W, 3) to begin from, of the size that is drawn (image to image), taken
             back towards noise by ``strength`` (above 0, at most 1).
         variation_of: pictures (1 or N, H, W, 3) whose CLIP image embedding conditions Stage C.
-        progress: told after every step, with a preview now and then where there is a previewer.
+        progress: called after every step, with a preview now and then where there is a previewer.
 
     Raises:
         CascadeError: counts or sizes that do not fit together, or a part that the models do not have.
@@ -60,10 +60,10 @@ def text_to_image(
     condition, empty = both.rows(0, len(prompts)), both.rows(len(prompts), len(prompts) + 1)
     condition = condition.repeated(len(seeds))
     for_c = condition if variation_of is None else with_image(models, condition, variation_of, device)
-    latents = None if start is None else stages.encode_stage_c(models, fitted(start, size), device)
+    latents = None if start is None else stages.encode_c(models, fitted(start, size), device)
     batches = -(-len(seeds) // stages.BATCH)
     total = (steps_c + steps_b) * batches
-    c = stages.sample_stage_c(
+    c = stages.sample_c(
         models,
         for_c,
         empty,
@@ -76,7 +76,7 @@ def text_to_image(
         progress=part_of(progress, 0, total),
         preview=preview,
     )
-    return decode(
+    return decode_latents(
         models,
         c,
         condition,
@@ -103,7 +103,7 @@ def image_to_image(
     return text_to_image(models, prompts, seeds=seeds, start=images, strength=strength, **settings)  # type: ignore[arg-type]
 
 
-def decode(
+def decode_latents(
     models: ModelsSpec,
     latents: Tensor,
     condition: Conditioning,
@@ -116,7 +116,7 @@ def decode(
     progress: Progress = silent,
 ) -> Tensor:
     """Pictures (B, H, W, 3) in [0, 1] of Stage C latents, through Stage B and Stage A."""
-    b = stages.decode_stage_b(
+    b = stages.sample_b(
         models,
         latents,
         condition,
@@ -127,7 +127,7 @@ def decode(
         device=device,
         progress=progress,
     )
-    return stages.decode_stage_a(models, b, device)
+    return stages.decode_a(models, b, device)
 
 
 def reconstruct(
@@ -143,9 +143,9 @@ def reconstruct(
     """``images`` (B, H, W, 3) in [0, 1] through the semantic compressor, Stage B and Stage A: what is lost
     before Stage C has done anything."""
     size = picture_size(library.geometry(models), images.shape[2], images.shape[1])
-    latents = stages.encode_stage_c(models, fitted(images, size), device)
+    latents = stages.encode_c(models, fitted(images, size), device)
     empty = encode_prompts(models, [""], device)
-    return decode(
+    return decode_latents(
         models,
         latents,
         empty,

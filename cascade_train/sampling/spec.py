@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from cascade_train.diffusion.samplers import SamplerName
 from cascade_train.errors import CascadeError
 
 
@@ -27,7 +27,7 @@ class Prompts:
     rescale: float = 0.7
     steps_b: int = 10
     cfg_b: float = 1.1
-    sampler: Literal["ddpm", "ddim"] = "ddpm"
+    sampler: SamplerName = "ddpm"
     shift: float = 1.0
 
     def __post_init__(self) -> None:

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from cascade_train.diffusion.noise import batch_noise
 from cascade_train.diffusion.samplers import (
     STAGE_B_NOISE,
     STAGE_C_NOISE,
+    Denoiser,
     SamplerSettings,
-    batch_noise,
     guided,
-    noised,
     sample,
     sampling_logsnrs,
 )
-from cascade_train.diffusion.targets import Objective
+from cascade_train.diffusion.targets import Objective, noised
+from cascade_train.drawing.paper import tiled, to_pictures
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
 from cascade_train.models import compressor, library
@@ -40,11 +41,13 @@ STAGE_C = SamplerSettings(steps=20, cfg=4.0, rescale=0.7)
 STAGE_B = SamplerSettings(steps=10, cfg=1.1, rescale=0.7)
 BATCH = 16
 """Pictures that go through a network together; more only costs memory."""
+EachStep = Callable[[int, int, Tensor], None]
+"""Called with (steps done, steps, clean estimate)."""
 PREVIEW_EVERY = 5
 """Steps between previews."""
 
 
-def sample_stage_c(
+def sample_c(
     models: ModelsSpec,
     condition: Conditioning,
     negative: Conditioning,
@@ -61,7 +64,7 @@ def sample_stage_c(
     """Draw Stage C latents (B, 16, h, w), B the number of ``seeds``.
 
     Args:
-        size: (h, w) of the latents; `latent_size` gives it for a picture size.
+        size: (h, w) of the latents; `sizes.picture_size` gives it for a picture.
         start: latents (B or 1, 16, h, w) to begin from (image to image).
         strength: how far ``start`` is taken back towards noise, above 0 and at most 1; 1 forgets it.
 
@@ -78,7 +81,7 @@ def sample_stage_c(
         start = _as_many(start, len(seeds), shape)
     levels = sampling_logsnrs(settings.steps, settings.shift, begin).to(device)
 
-    def chunk(first: int, last: int, tell: Callable[[int, Tensor], None]) -> Tensor:
+    def chunk(first: int, last: int, each_step: EachStep) -> Tensor:
         noise = batch_noise(seeds[first:last], 0, shape, STAGE_C_NOISE).to(device)
         x = noise if start is None else noised(start[first:last].to(device), noise, levels[0])
         return _walked(
@@ -89,11 +92,11 @@ def sample_stage_c(
             x,
             levels,
             seeds[first:last],
-            each_step=lambda done, _total, clean: tell(done, clean),
+            each_step=each_step,
             objective=predicts(network),
         )
 
-    shows = preview and has_part(models, "previewer")
+    shows = preview and library.has(models, "previewer")
     return _in_chunks(
         chunk,
         len(seeds),
@@ -114,7 +117,7 @@ def sample_network(
     settings: SamplerSettings = STAGE_C,
     objective: Objective = "epsilon",
 ) -> Tensor:
-    """`sample_stage_c` from noise, in one batch, with a Stage C of one's own, such as one in training.
+    """`sample_c` from noise, in one batch, with a Stage C of one's own, such as one in training.
 
     Conditions are on its device and have a row for each seed. ``objective`` is what it predicts.
     """
@@ -134,7 +137,7 @@ def _walked(
     x: Tensor,
     levels: Tensor,
     seeds: Sequence[int],
-    each_step: Callable[[int, int, Tensor], None] | None = None,
+    each_step: EachStep | None = None,
     objective: Objective = "epsilon",
 ) -> Tensor:
     """Stage C's ``x`` walked down ``levels`` in one batch."""
@@ -151,7 +154,7 @@ def _walked(
     )
 
 
-def decode_stage_b(
+def sample_b(
     models: ModelsSpec,
     latents: Tensor,
     condition: Conditioning,
@@ -176,7 +179,7 @@ def decode_stage_b(
     shape = (network.config.in_channels, *size)
     levels = sampling_logsnrs(settings.steps, settings.shift).to(device)
 
-    def chunk(first: int, last: int, tell: Callable[[int, Tensor], None]) -> Tensor:
+    def chunk(first: int, last: int, each_step: EachStep) -> Tensor:
         noise = batch_noise(seeds[first:last], 0, shape, STAGE_B_NOISE).to(device)
         semantic = latents[first:last]
         denoise = _guided_network(
@@ -193,7 +196,7 @@ def decode_stage_b(
             sampler=settings.sampler,
             stream=STAGE_B_NOISE,
             objective=predicts(network),
-            each_step=lambda done, _total, clean: tell(done, clean),
+            each_step=each_step,
         )
 
     drawn = _in_chunks(chunk, len(seeds), settings.steps, "Stage B", progress, None)
@@ -201,7 +204,7 @@ def decode_stage_b(
 
 
 @torch.no_grad()
-def decode_stage_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Tensor:
+def decode_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Tensor:
     """Pictures (B, H, W, 3) in [0, 1] of Stage B latents (B, 4, H/4, W/4)."""
     decoder: Any = library.part(models, "stage_a", device)
     rows = [decoder.pictures(part.to(device)).float().clamp(0, 1).cpu() for part in latents.split(BATCH)]
@@ -209,7 +212,7 @@ def decode_stage_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> 
 
 
 @torch.no_grad()
-def encode_stage_a(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
+def encode_a(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
     """Stage A latents (B, 4, H/4, W/4) of pictures (B, H, W, 3) in [0, 1]."""
     encoder: Any = library.part(models, "stage_a", device)
     return torch.cat(
@@ -218,7 +221,7 @@ def encode_stage_a(models: ModelsSpec, images: Tensor, device: str = "cpu") -> T
 
 
 @torch.no_grad()
-def encode_stage_c(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
+def encode_c(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
     """Semantic latents (B, 16, h, w) of pictures (B, H, W, 3) in [0, 1]."""
     encoder: Any = library.part(models, "compressor", device)
     parts = _channels_first(images).split(BATCH)
@@ -232,7 +235,7 @@ def preview_latents(models: ModelsSpec, latents: Tensor, device: str = "cpu") ->
     Raises:
         CascadeError: the models have no previewer.
     """
-    if not has_part(models, "previewer"):
+    if not library.has(models, "previewer"):
         raise CascadeError(f"'{models.name}' has no previewer", fix="Decode with Stage B and Stage A instead")
     previewer: Any = library.part(models, "previewer", device)
     rows = [previewer(part.to(device)).float().clamp(0, 1).cpu() for part in latents.split(BATCH)]
@@ -241,19 +244,12 @@ def preview_latents(models: ModelsSpec, latents: Tensor, device: str = "cpu") ->
 
 def preview_picture(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Image.Image:
     """`preview_latents` side by side as one small picture, for a progress bar."""
-    from cascade_train.sampling.grid import tiled, to_pictures
-
     return tiled(to_pictures(preview_latents(models, latents[:4], device)))
 
 
 def predicts(network: Any) -> Objective:
     """What ``network``, a part of models, was trained to answer."""
     return getattr(network, PREDICTS, "epsilon")
-
-
-def has_part(models: ModelsSpec, part: str) -> bool:
-    """Whether ``models`` includes ``part``."""
-    return any(each.part == part for each in models.parts)
 
 
 def _channels_first(images: Tensor) -> Tensor:
@@ -286,7 +282,7 @@ def _inputs(network: Any, condition: Conditioning) -> dict[str, Tensor]:
 
 def _guided_network(
     network: Any, settings: SamplerSettings, condition: dict[str, Tensor], negative: dict[str, Tensor]
-) -> Callable[[Tensor, Tensor], Tensor]:
+) -> Denoiser:
     def call(x: Tensor, time: Tensor, inputs: dict[str, Tensor]) -> Tensor:
         dtype = next(network.parameters()).dtype
         cast = {name: value.to(dtype) for name, value in inputs.items()}
@@ -303,7 +299,7 @@ def _guided_network(
 
 
 def _in_chunks(
-    chunk: Callable[[int, int, Callable[[int, Tensor], None]], Tensor],
+    chunk: Callable[[int, int, EachStep], Tensor],
     count: int,
     steps: int,
     title: str,
@@ -315,11 +311,10 @@ def _in_chunks(
     rows = []
     for number, (first, last) in enumerate(chunks):
 
-        def tell(done: int, clean: Tensor, before: int = number * steps) -> None:
-            due = preview is not None and (done % PREVIEW_EVERY == 0 or done == steps)
-            progress(
-                before + done, total, f"{title} {done}/{steps}", preview(clean) if due and preview else None
-            )
+        def each_step(done: int, _steps: int, clean: Tensor, before: int = number * steps) -> None:
+            due = done % PREVIEW_EVERY == 0 or done == steps
+            picture = preview(clean) if preview is not None and due else None
+            progress(before + done, total, f"{title} {done}/{steps}", picture)
 
-        rows.append(chunk(first, last, tell).cpu())
+        rows.append(chunk(first, last, each_step).cpu())
     return torch.cat(rows)

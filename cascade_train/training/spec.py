@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, Union
 
 from cascade_train.data.spec import Dataset
+from cascade_train.diffusion.targets import Objective
+from cascade_train.diffusion.weighting import LossWeight
 from cascade_train.digest import digest, local
-from cascade_train.models.spec import ModelsSpec
+from cascade_train.models.spec import ModelsSpec, Precision
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,12 @@ class RunSpec:
     batch_size: int = 4
     accumulation: int = 1
     total_steps: int = 1000
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     caption_dropout: float = 0.05
     image_share: float = 0.1
     """Share of samples that get their CLIP image embedding; the rest get zeros."""
-    loss_weight: Literal["p2", "adaptive", "min_snr_inverse", "none"] = "p2"
-    objective: Literal["epsilon", "v"] = "epsilon"
+    loss_weight: LossWeight = "p2"
+    objective: Objective = "epsilon"
     offset_noise: float = 0.0
     label: str = local("")
 

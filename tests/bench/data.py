@@ -165,11 +165,12 @@ def warm_caches(folder: Path, rounds: int) -> dict[str, Any]:
     """Samples a second that the feed gives from disk, against those that nano's training step takes."""
     from cascade_train.data.caches import flush_all
     from cascade_train.host.headless import HeadlessHost, headless_folders
-    from cascade_train.jobs.prepare import store_for, with_caches
+    from cascade_train.jobs.prepare import with_caches
     from cascade_train.models import library
     from cascade_train.training.feed import LatentFeed, PixelFeed, TextFeed
     from cascade_train.training.run import start
     from cascade_train.training.spec import LoRATarget, OptimizerSpec, RunSpec
+    from cascade_train.training.stores import store_for
     from cascade_train.training.trainer import Trainer
 
     host = HeadlessHost(headless_folders(folder.parent / "out"), "cpu")

@@ -80,8 +80,8 @@ def shown(models: ModelsSpec, texts: Sequence[str], wanted: Sequence[str]) -> tu
     import numpy as np
     import shape_judge
 
-    from cascade_train.sampling import text_to_image
-    from cascade_train.sampling.grid import to_pictures
+    from cascade_train.drawing.paper import to_pictures
+    from cascade_train.sampling.pipeline import text_to_image
 
     pictures = to_pictures(text_to_image(models, texts, seeds=list(SEEDS)[: len(texts)]))
     right = [shape_judge.name(np.asarray(picture)) == want for picture, want in zip(pictures, wanted)]
@@ -94,8 +94,8 @@ def judge_error(models: ModelsSpec) -> tuple[float, float]:
     import shape_judge
     import torch
 
-    from cascade_train.sampling import reconstruct
-    from cascade_train.sampling.grid import to_pictures
+    from cascade_train.drawing.paper import to_pictures
+    from cascade_train.sampling.pipeline import reconstruct
 
     real = shape_judge.real_pictures(160)
     plain = sum(shape_judge.name(picture) != shape for picture, shape in real) / len(real)
@@ -108,10 +108,10 @@ def judge_error(models: ModelsSpec) -> tuple[float, float]:
 
 
 def measure(output: Path, minutes: float, sheet: Path | None) -> dict[str, Any]:
+    from cascade_train.drawing.paper import tiled
     from cascade_train.examples import make
     from cascade_train.models import library
     from cascade_train.nano import world
-    from cascade_train.sampling.grid import tiled
 
     models = library.models_in(library.nano_folder(), name="nano")
     trained = trained_models(output, models)

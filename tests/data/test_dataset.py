@@ -18,9 +18,9 @@ from PIL import Image
 from cascade_train.data.dataset import OpenDataset
 from cascade_train.data.filters.expression import expression_filters
 from cascade_train.data.filters.near_duplicates import duplicate_filters
-from cascade_train.data.overview import overview
 from cascade_train.data.spec import BucketSpec, CaptionSpec
 from cascade_train.errors import CascadeError
+from cascade_train.jobs.prepare import samples_grid
 
 from .conftest import photo
 
@@ -159,7 +159,8 @@ def test_small_buckets_are_reported(make_folder: MakeFolder, opened: Opened) -> 
 def test_the_preview_shows_what_is_trained(make_folder: MakeFolder, opened: Opened) -> None:
     root = make_folder([(96, 64), (64, 64)] * 3)
     dataset = opened(root, captions=CaptionSpec(prefix="a very long caption that goes on and on " * 5))
-    grid = overview(dataset, 6, cell=128)
+
+    grid = samples_grid(dataset, 6, cell=128)
     assert grid.width > 3 * 128
     first = dataset.load(dataset.draws(0, 0, 1)[0]).pixels
     cell = np.asarray(grid)[8 : 8 + 128, 8 : 8 + 128][::2, ::2]

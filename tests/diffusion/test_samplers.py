@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from typing import get_args
 
 import pytest
 import torch
 from diffusers import DDIMScheduler, DDPMWuerstchenScheduler
 
 from cascade_train.diffusion import samplers
+from cascade_train.diffusion.noise import batch_noise
 from cascade_train.diffusion.schedule import alpha_sigma
+from cascade_train.diffusion.targets import clean_estimate
 from cascade_train.errors import CascadeError
+
+
+def step(
+    sampler: samplers.SamplerName,
+    x: torch.Tensor,
+    epsilon: torch.Tensor,
+    level: torch.Tensor,
+    next_level: torch.Tensor,
+    noise: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """What ``sampler`` shows the network at ``next_level``, once it has answered ``epsilon`` at ``level``."""
+    seen = []
+
+    def estimate(now: torch.Tensor, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(now)
+        return clean_estimate(now, epsilon, level), epsilon
+
+    def fresh(index: int) -> torch.Tensor:
+        assert index == 1 and noise is not None, "it draws noise for this step, and only where it says so"
+        return noise
+
+    samplers.SAMPLERS[sampler](estimate, x, torch.stack([level, next_level, next_level]), fresh)
+    assert torch.equal(seen[0], x) and len(seen) == 2, "each level but the last is evaluated once"
+    return seen[1]
 
 
 def test_a_ddpm_step_is_the_one_of_diffusers() -> None:
@@ -23,7 +52,7 @@ def test_a_ddpm_step_is_the_one_of_diffusers() -> None:
         noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(9))
         time = scheduler.timesteps[index].expand(2)
         theirs = scheduler.step(epsilon, time, x, generator=torch.Generator().manual_seed(9)).prev_sample
-        ours = samplers.step_down(x, epsilon, levels[index], levels[index + 1], noise)
+        ours = step("ddpm", x, epsilon, levels[index], levels[index + 1], noise)
         assert torch.allclose(ours, theirs, rtol=2e-4, atol=2e-4), index
 
 
@@ -36,12 +65,12 @@ def test_a_ddim_step_is_the_one_of_diffusers() -> None:
     x, epsilon = torch.randn(1, 4, 4, 4), torch.randn(1, 4, 4, 4)
     for index in (0, 5, 18):
         theirs = scheduler.step(epsilon.double(), 19 - index, x.double()).prev_sample
-        ours = samplers.step_down(x, epsilon, levels[index], levels[index + 1], None)
+        ours = step("ddim", x, epsilon, levels[index], levels[index + 1])
         assert torch.allclose(ours.double(), theirs, rtol=1e-3, atol=1e-3), index
 
 
 @pytest.mark.parametrize("sampler", samplers.SAMPLERS)
-def test_gaussian_data_comes_out_with_its_own_mean_and_spread(sampler: samplers.Sampler) -> None:
+def test_gaussian_data_comes_out_with_its_own_mean_and_spread(sampler: samplers.SamplerName) -> None:
     """For x₀ ~ N(m, s²) the best ε is known in closed form, so the sampler alone is on trial."""
     mean, spread, count = 0.7, 0.4, 4000
     levels = samplers.sampling_logsnrs(100)
@@ -53,7 +82,7 @@ def test_gaussian_data_comes_out_with_its_own_mean_and_spread(sampler: samplers.
         clean = mean + (a * spread**2 / (a**2 * spread**2 + b**2)) * (x.double() - a * mean)
         return ((x.double() - a * clean) / b).float()
 
-    start = samplers.batch_noise(range(count), 0, (1, 1, 1), samplers.STAGE_C_NOISE)
+    start = batch_noise(range(count), 0, (1, 1, 1), samplers.STAGE_C_NOISE)
     drawn = samplers.sample(best_epsilon, start, levels, range(count), sampler=sampler)
     assert abs(float(drawn.mean()) - mean) < 0.03
     assert abs(float(drawn.std()) - spread) < 0.03
@@ -70,12 +99,12 @@ def test_a_v_is_read_at_the_level_that_is_walked_however_it_is_shifted() -> None
 
 
 def test_noise_belongs_to_a_picture_and_not_to_its_batch() -> None:
-    alone = samplers.batch_noise([7], 3, (16, 8, 8), samplers.STAGE_C_NOISE)
-    among = samplers.batch_noise([1, 7, 2], 3, (16, 8, 8), samplers.STAGE_C_NOISE)
+    alone = batch_noise([7], 3, (16, 8, 8), samplers.STAGE_C_NOISE)
+    among = batch_noise([1, 7, 2], 3, (16, 8, 8), samplers.STAGE_C_NOISE)
     assert torch.equal(alone[0], among[1])
     assert not torch.equal(among[0], among[2])
-    assert not torch.equal(alone, samplers.batch_noise([7], 4, (16, 8, 8), samplers.STAGE_C_NOISE))
-    assert not torch.equal(alone, samplers.batch_noise([7], 3, (16, 8, 8), samplers.STAGE_B_NOISE))
+    assert not torch.equal(alone, batch_noise([7], 4, (16, 8, 8), samplers.STAGE_C_NOISE))
+    assert not torch.equal(alone, batch_noise([7], 3, (16, 8, 8), samplers.STAGE_B_NOISE))
 
 
 def test_guidance_by_hand() -> None:
@@ -106,6 +135,17 @@ def test_image_to_image_starts_where_the_strength_says() -> None:
     levels = samplers.sampling_logsnrs(10, start=0.5)
     assert abs(float(levels[0]) - -0.0246266) < 1e-4  # the reference's log-SNR at t = 0.5
     assert len(levels) == 11
+
+
+def test_every_name_has_a_sampler() -> None:
+    assert tuple(samplers.SAMPLERS) == get_args(samplers.SamplerName)
+
+
+def test_names_and_formulas_are_read_without_torch() -> None:
+    """Nodes and run settings take their choices from here."""
+    modules = ", ".join(f"cascade_train.diffusion.{name}" for name in ("samplers", "targets", "weighting"))
+    code = f"import sys, {modules}; assert not {{'torch', 'numpy'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_wrong_settings_are_refused_in_words() -> None:

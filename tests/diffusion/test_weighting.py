@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import math
 import random
+from typing import get_args
 
 import pytest
 import torch
 
-from cascade_train.diffusion.weighting import AdaptiveWeights, bucket_of, min_snr_inverse, p2
+from cascade_train.diffusion.weighting import (
+    FIXED,
+    AdaptiveWeights,
+    LossWeight,
+    bucket_of,
+    min_snr_inverse,
+    p2,
+)
+
+
+def test_every_name_has_a_weight() -> None:
+    assert set(get_args(LossWeight)) == {*FIXED, "adaptive"}
+    log_snr = torch.linspace(-9, 9, 7, dtype=torch.float64)
+    for name, weight in FIXED.items():
+        assert weight(log_snr).shape == log_snr.shape and weight(log_snr).dtype == log_snr.dtype, name
+        assert (weight(log_snr) >= 0).all(), name
 
 
 def test_p2_counts_noise_and_hardly_counts_clean_latents() -> None:

@@ -15,14 +15,14 @@ from cascade_train.host.headless import headless_folders
 from cascade_train.models import build, library
 from cascade_train.models.spec import ModelsSpec, PartFile
 from cascade_train.models.weights import read_header, read_tensors, write_tensors
-from cascade_train.nano import widths as nano_parts
+from cascade_train.nano import widths
 
 
 @pytest.fixture
 def models(tmp_path: Path) -> ModelsSpec:
     """Stage C at nano's smallest widths, as a file."""
     torch.manual_seed(0)
-    config = nano_parts.config("stage_c", "quick")
+    config = widths.config("stage_c", "quick")
     network = build.build("stage_c", config)
     file = tmp_path / "models" / "stage_c.safetensors"
     write_tensors(file, build.file_tensors("stage_c", network), config)

@@ -15,7 +15,7 @@ from cascade_train.errors import CascadeError
 from cascade_train.formats import lora
 from cascade_train.models import build
 from cascade_train.models.weights import read_header, read_tensors, write_tensors
-from cascade_train.nano import widths as nano_parts
+from cascade_train.nano import widths
 
 STAGE_C = {
     "full": {"widths": (2048, 2048), "down": (8, 24), "up": (24, 8)},
@@ -40,7 +40,7 @@ LINEAR = (
 
 def quick_stage_c() -> torch.nn.Module:
     torch.manual_seed(1)
-    return build.build("stage_c", nano_parts.config("stage_c", "quick")).eval()
+    return build.build("stage_c", widths.config("stage_c", "quick")).eval()
 
 
 def every_linear(network: torch.nn.Module) -> dict[str, torch.nn.Linear]:
@@ -239,7 +239,7 @@ def test_comfyui_maps_every_key_of_a_full_size_lora(tmp_path: Path, variant: str
     width = settings["widths"][0]
     with torch.device("meta"):
         config = {
-            **nano_parts.config("stage_c"),
+            **widths.config("stage_c"),
             "conditioning_dim": width,
             "block_out_channels": settings["widths"],
             "num_attention_heads": (width // 64, width // 64),
@@ -279,7 +279,7 @@ def test_comfyui_maps_every_key_of_a_full_size_lora(tmp_path: Path, variant: str
 def test_comfyui_computes_the_weights_that_were_trained(tmp_path: Path, dora: bool) -> None:
     """A network of ComfyUI's own class, small, patched by ComfyUI: each weight is the one that a run has."""
     config = {
-        **nano_parts.config("stage_c", "quick"),
+        **widths.config("stage_c", "quick"),
         "clip_text_in_channels": 1280,
         "clip_image_in_channels": 768,
         "clip_text_pooled_in_channels": 1280,

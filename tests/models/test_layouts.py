@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from cascade_train.errors import CascadeError
-from cascade_train.models import build, layouts
-from cascade_train.nano import init
-from cascade_train.nano import widths as nano_parts
+from cascade_train.models import build, layouts, starts
+from cascade_train.nano import widths
 
 UNETS = ("stage_c", "stage_c_lite", "stage_b", "stage_b_lite")
 OTHERS = (("stage_a", "stage_a"), ("effnet_encoder", "compressor"), ("previewer", "previewer"))
@@ -50,7 +49,7 @@ def test_known_numbers_of_the_official_networks(layout):
 
 @pytest.mark.parametrize("part", ["stage_c", "stage_b"])
 def test_there_and_back_is_the_same(part):
-    network = build.build(part, nano_parts.SMALLER[part])
+    network = build.build(part, widths.SMALLER[part])
     state = network.state_dict()
     native = layouts.to_native(state)
     assert any(key.endswith("attn.in_proj_weight") for key in native)
@@ -61,7 +60,7 @@ def test_there_and_back_is_the_same(part):
 
 
 def test_all_in_one_checkpoints_and_split_attention_are_read():
-    state = build.build("stage_c", nano_parts.SMALLER["stage_c"]).state_dict()
+    state = build.build("stage_c", widths.SMALLER["stage_c"]).state_dict()
     split = {
         f"model.diffusion_model.{key}".replace(".attention.to_out.0", ".attention.attn.out_proj").replace(
             ".attention.to_", ".attention.attn.to_"
@@ -75,10 +74,10 @@ def test_all_in_one_checkpoints_and_split_attention_are_read():
 
 def test_a_nano_file_without_metadata_is_recognised_but_for_heads():
     """What shapes show is found; heads follow the rule of the official files."""
-    state = init.initial("stage_c", "random", "quick", 0, None).state_dict()
+    state = starts.initial("stage_c", "random", "quick", 0, None).state_dict()
     shapes = layouts.native_shapes({key: list(value.shape) for key, value in state.items()})
     found = layouts.unet_config(shapes)
-    wanted = nano_parts.SMALLER["stage_c"]
+    wanted = widths.SMALLER["stage_c"]
     told = (
         "block_out_channels",
         "down_num_layers_per_block",

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from cascade_train.errors import CascadeError
-from cascade_train.models import build, library, weights
-from cascade_train.nano import init
-from cascade_train.nano import widths as nano_parts
+from cascade_train.models import build, library, starts, weights
+from cascade_train.nano import init, widths
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def files(tmp_path: Path) -> Path:
         "compressor": "vae/effnet_encoder.safetensors",
     }
     for part, name in names.items():
-        build.save(part, init.initial(part, "random", "quick", 0, None), root / name)
+        build.save(part, starts.initial(part, "random", "quick", 0, None), root / name)
     shutil.copytree(library.nano_folder() / "text", root / "text_encoders" / "text_encoder")
     return root
 
@@ -73,10 +72,10 @@ def test_files_are_found_by_official_names_and_by_name(files, host):
     spec = library.load_models("files", host=host)
     assert {file.part for file in spec.parts} == {"stage_c", "stage_b", "stage_a", "compressor", "text"}
     assert library.part(spec, "stage_c").config.block_out_channels == tuple(
-        nano_parts.SMALLER["stage_c"]["block_out_channels"]
+        widths.SMALLER["stage_c"]["block_out_channels"]
     )
     other = files / "unet" / "mine.safetensors"
-    build.save("stage_c", init.initial("stage_c", "random", "quick", 5, None), other)
+    build.save("stage_c", starts.initial("stage_c", "random", "quick", 5, None), other)
     named = library.load_models("files", host=host, files={"stage_c": "mine.safetensors"})
     assert named.digest != spec.digest
     same = files / "unet" / "elsewhere.safetensors"
@@ -113,7 +112,7 @@ def test_broken_and_wrong_files_say_what_is_wrong(files, host):
 
 
 def test_a_file_that_lacks_tensors_names_them(tmp_path):
-    module = init.initial("stage_a", "random", "quick", 0, None)
+    module = starts.initial("stage_a", "random", "quick", 0, None)
     tensors = build.file_tensors("stage_a", module)
     del tensors["out_block.0.bias"]
     path = tmp_path / "a.safetensors"
@@ -124,7 +123,7 @@ def test_a_file_that_lacks_tensors_names_them(tmp_path):
 
 def test_parts_come_back_as_they_were_stored(tmp_path):
     for part in ("stage_c", "stage_b", "stage_a", "compressor", "previewer"):
-        module = init.initial(part, "nano", "quick", 3, None)
+        module = starts.initial(part, init.NAME, "quick", 3, None)
         path = tmp_path / f"{part}.safetensors"
         build.save(part, module, path)
         again = build.load(part, path)

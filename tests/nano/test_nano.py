@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from cascade_train.models import compressor, library
-from cascade_train.nano import calibrate, init, scores
-from cascade_train.nano.judge import look, verdict
+from cascade_train.models import compressor, library, starts
+from cascade_train.nano import calibrate, scores
+from cascade_train.nano.judge import judge, verdict
 from cascade_train.nano.make import _host, make
 from cascade_train.nano.recipe import QUICK, recipe, run_spec, steps_of
 from cascade_train.nano.world import parse, render, scene
@@ -104,7 +104,7 @@ def test_calibration_changes_scale_and_not_pictures():
     pictures = torch.from_numpy(np.stack([render("rich", 1, index)[0] for index in range(32)]))
     pictures = pictures.permute(0, 3, 1, 2).float() / 255
     encoder, decoder, stage_a = (
-        init.initial(part, "nano", "quick", 0, None).eval().requires_grad_(False)
+        starts.initial(part, "nano", "quick", 0, None).eval().requires_grad_(False)
         for part in ("compressor", "previewer", "stage_a")
     )
     with torch.no_grad():
@@ -146,7 +146,7 @@ def test_bundled_models_reconstruct_and_draw_what_is_asked(nano):
     assert float(psnr(reconstruct(nano, images), images).mean()) > 24
     captions = [scene("held-out", 5, index)[1] for index in range(16)]
     drawn = scores.as_bytes(text_to_image(nano, captions, seeds=list(range(16)), preview=False))
-    answers = [verdict(look(picture), parse(caption)) for picture, caption in zip(drawn, captions)]
+    answers = [verdict(judge(picture), parse(caption)) for picture, caption in zip(drawn, captions)]
     right = {name: sum(answer[name] for answer in answers) for name in answers[0]}
     assert right["background"] >= 15 and right["colour"] >= 15 and right["place"] >= 14, right
     assert right["shape"] >= 11 and right["size"] >= 14 and right["count"] >= 13, right

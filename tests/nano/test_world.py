@@ -11,7 +11,7 @@ import pytest
 
 from cascade_train.errors import CascadeError
 from cascade_train.nano import world
-from cascade_train.nano.judge import look, verdict
+from cascade_train.nano.judge import judge, verdict
 
 DIGEST = """
 import hashlib
@@ -102,15 +102,15 @@ def test_judge_knows_real_pictures_and_notices_what_is_wrong():
     right = {"shape": 0, "all": 0}
     for index in range(60):
         scene, caption = world.scene("held-out", 21, index)
-        answer = verdict(look(world.draw_scene(scene)), world.parse(caption))
+        answer = verdict(judge(world.draw_scene(scene)), world.parse(caption))
         right = {name: count + answer[name] for name, count in right.items()}
     assert right["shape"] >= 58 and right["all"] >= 56
     scene, _ = world.scene("captioned", 21, 0)
-    picture = look(world.draw_scene(scene))
+    picture = judge(world.draw_scene(scene))
     other = next(shape for shape in world.SHAPES if shape != scene.shape)
     paint = "red" if scene.colour != "red" else "blue"
     said = world.parse(f"a {paint} {other} on a {scene.background} background")
     answer = verdict(picture, said)
     assert answer["background"] and not (answer["shape"] or answer["colour"] or answer["all"])
-    empty = look(np.full((64, 64, 3), world.BACKGROUNDS["tan"], np.uint8))
+    empty = judge(np.full((64, 64, 3), world.BACKGROUNDS["tan"], np.uint8))
     assert empty.count == 0 and not verdict(empty, said)["all"]

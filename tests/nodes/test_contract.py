@@ -118,7 +118,7 @@ def test_choices_are_those_of_the_library() -> None:
 
     from cascade_train.diffusion.samplers import SAMPLERS
     from cascade_train.formats.export import FORMATS, PRECISIONS
-    from cascade_train.models import library
+    from cascade_train.models.spec import Variant
     from cascade_train.training.spec import LoRATarget, OptimizerSpec, RunSpec
 
     now = contract()
@@ -130,7 +130,7 @@ def test_choices_are_those_of_the_library() -> None:
         assert choices(node, "sampler") == list(SAMPLERS)
     assert choices("CascadeExportRun", "format") == list(FORMATS)
     assert choices("CascadeExportRun", "precision") == list(PRECISIONS)
-    assert choices("CascadeLoadStableCascade", "variant") == list(library.VARIANTS)
+    assert choices("CascadeLoadStableCascade", "variant") == list(get_args(Variant))
     run, optimizer, lora = (get_type_hints(each) for each in (RunSpec, OptimizerSpec, LoRATarget))
     assert choices("CascadeTrainingRun", "precision") == list(get_args(run["precision"]))
     assert choices("CascadeTrainingRun", "loss_weight") == list(get_args(run["loss_weight"]))

@@ -9,11 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from cascade_train import sampling
 from cascade_train.errors import CascadeError
 from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.models.spec import ModelsSpec
-from cascade_train.sampling import links
+from cascade_train.sampling import links, pipeline
 from cascade_train.sampling.pictures import load_pictures, stamp
 
 TEXT = "a large red circle on a black background"
@@ -39,7 +38,7 @@ def host(tmp_path: Path) -> HeadlessHost:
 
 def test_node_by_node_is_the_same_as_all_at_once(tiny: ModelsSpec, host: HeadlessHost) -> None:
     with torch.inference_mode():  # as ComfyUI runs nodes
-        text = links.encode_text(tiny, TEXT, None, host)
+        text = links.encode_prompt(tiny, TEXT, None, host)
         assert text[0][0].shape[0] == 1 and text[0][1]["pooled_output"].ndim == 2, "core's form"
         c = links.sample_stage_c(tiny, text, host, **STAGE_C)
         assert c["samples"].shape == (2, 16, 8, 8)
@@ -47,12 +46,12 @@ def test_node_by_node_is_the_same_as_all_at_once(tiny: ModelsSpec, host: Headles
         assert b["samples"].shape == (2, 4, 16, 16)
         pictures = links.decode_stage_a(tiny, b, host)
         assert links.preview_latent(tiny, c, host).shape[0] == 2
-    whole = sampling.text_to_image(tiny, [TEXT], seeds=[5, 6], steps_c=3, cfg_c=3.0, steps_b=2)
+    whole = pipeline.text_to_image(tiny, [TEXT], seeds=[5, 6], steps_c=3, cfg_c=3.0, steps_b=2)
     assert torch.allclose(pictures, whole, atol=1e-4)
 
 
 def test_wide_pictures_keep_their_shape_through_the_chain(tiny: ModelsSpec, host: HeadlessHost) -> None:
-    text = links.encode_text(tiny, TEXT, None, host)
+    text = links.encode_prompt(tiny, TEXT, None, host)
     c = links.sample_stage_c(tiny, text, host, **{**STAGE_C, "width": 96, "height": 48})
     pictures = links.decode_stage_a(tiny, links.decode_stage_b(tiny, c, host, **STAGE_B), host)
     assert pictures.shape == (2, 48, 96, 3)
@@ -61,7 +60,7 @@ def test_wide_pictures_keep_their_shape_through_the_chain(tiny: ModelsSpec, host
 def test_a_latent_with_a_strength_is_image_to_image(tiny: ModelsSpec, host: HeadlessHost) -> None:
     picture = torch.rand(1, 64, 96, 3)
     start = links.encode_stage_c(tiny, picture, host)
-    text = links.encode_text(tiny, TEXT, None, host)
+    text = links.encode_prompt(tiny, TEXT, None, host)
     drawn = links.sample_stage_c(tiny, text, host, latent=start, **{**STAGE_C, "strength": 0.1})
     assert drawn["samples"].shape == (2, 16, 8, 12), "two pictures from one, in its size"
     batch = links.encode_stage_c(tiny, torch.rand(3, 64, 64, 3), host)
@@ -74,17 +73,17 @@ def test_an_image_makes_variations_where_there_is_an_encoder(
     tiny_with_image: ModelsSpec, tiny: ModelsSpec, host: HeadlessHost
 ) -> None:
     first, second = torch.zeros(1, 64, 64, 3), torch.rand(1, 80, 64, 3)
-    one = links.encode_text(tiny_with_image, "", first, host)
-    two = links.encode_text(tiny_with_image, "", second, host)
+    one = links.encode_prompt(tiny_with_image, "", first, host)
+    two = links.encode_prompt(tiny_with_image, "", second, host)
     assert one[0][1]["clip_image"].shape == (1, 32)
     drawn = [links.sample_stage_c(tiny_with_image, each, host, **STAGE_C)["samples"] for each in (one, two)]
     assert not torch.equal(*drawn), "the picture conditions what is drawn"
-    pictures = sampling.text_to_image(
+    pictures = pipeline.text_to_image(
         tiny_with_image, [""], seeds=[1, 2], variation_of=second, steps_c=2, steps_b=1
     )
     assert pictures.shape == (2, 64, 64, 3)
     with pytest.raises(CascadeError, match="image encoder"):
-        links.encode_text(tiny, "", first, host)
+        links.encode_prompt(tiny, "", first, host)
 
 
 def test_latents_of_the_other_stage_are_refused(tiny: ModelsSpec, host: HeadlessHost) -> None:

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cascade_train import sampling
 from cascade_train.errors import CascadeError
 from cascade_train.models.spec import ModelsSpec
-from cascade_train.sampling import stages
+from cascade_train.sampling import pipeline, stages
 from cascade_train.sampling.conditioning import encode_prompts
 
 RED, BLUE = "a red circle on a black background", "two blue squares on a tan background"
@@ -20,26 +19,26 @@ BATCH_TOLERANCE = 2e-3
 
 
 def test_pictures_have_the_size_asked_for(tiny: ModelsSpec) -> None:
-    native = sampling.text_to_image(tiny, [RED], seeds=[1, 2], **QUICK)
+    native = pipeline.text_to_image(tiny, [RED], seeds=[1, 2], **QUICK)
     assert native.shape == (2, 64, 64, 3)
     assert native.min() >= 0 and native.max() <= 1 and torch.isfinite(native).all()
-    wide = sampling.text_to_image(tiny, [RED], seeds=[1], width=96, height=48, **QUICK)
+    wide = pipeline.text_to_image(tiny, [RED], seeds=[1], width=96, height=48, **QUICK)
     assert wide.shape == (1, 48, 96, 3)
 
 
 def test_the_same_seed_is_the_same_picture_in_any_batch(tiny: ModelsSpec) -> None:
-    alone = sampling.text_to_image(tiny, [BLUE], seeds=[7], **QUICK)
-    among = sampling.text_to_image(tiny, [RED, BLUE, RED], seeds=[5, 7, 9], **QUICK)
+    alone = pipeline.text_to_image(tiny, [BLUE], seeds=[7], **QUICK)
+    among = pipeline.text_to_image(tiny, [RED, BLUE, RED], seeds=[5, 7, 9], **QUICK)
     assert (alone[0] - among[1]).abs().max() < BATCH_TOLERANCE
     assert (among[0] - among[2]).abs().max() > 10 * BATCH_TOLERANCE, "another seed is another picture"
-    again = sampling.text_to_image(tiny, [BLUE], seeds=[7], **QUICK)
+    again = pipeline.text_to_image(tiny, [BLUE], seeds=[7], **QUICK)
     assert torch.equal(alone, again)
 
 
 def test_more_pictures_than_one_batch_holds(tiny: ModelsSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "BATCH", 2)
     seen: list[tuple[int, int]] = []
-    many = sampling.text_to_image(
+    many = pipeline.text_to_image(
         tiny, [RED], seeds=range(5), progress=lambda done, total, *_: seen.append((done, total)), **QUICK
     )
     assert len(many) == 5
@@ -48,20 +47,18 @@ def test_more_pictures_than_one_batch_holds(tiny: ModelsSpec, monkeypatch: pytes
         "progress counts every step"
     )
     assert (
-        many[4] - sampling.text_to_image(tiny, [RED], seeds=[4], **QUICK)[0]
+        many[4] - pipeline.text_to_image(tiny, [RED], seeds=[4], **QUICK)[0]
     ).abs().max() < BATCH_TOLERANCE
 
 
 @pytest.mark.parametrize("sampler", ["ddpm", "ddim"])
 def test_image_to_image_keeps_more_at_lower_strength(tiny: ModelsSpec, sampler: str) -> None:
-    latents = stages.encode_stage_c(
-        tiny, torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(0))
-    )
+    latents = stages.encode_c(tiny, torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(0)))
     condition, empty = encode_prompts(tiny, [RED]), encode_prompts(tiny, [""])
     settings = stages.SamplerSettings(6, 2.0, 0.7, sampler)  # type: ignore[arg-type]
 
     def distance(strength: float) -> float:
-        drawn = stages.sample_stage_c(
+        drawn = stages.sample_c(
             tiny,
             condition,
             empty,
@@ -75,7 +72,7 @@ def test_image_to_image_keeps_more_at_lower_strength(tiny: ModelsSpec, sampler: 
 
     gentle, middle = distance(0.05), distance(0.5)
     assert gentle < 0.5 * middle, (gentle, middle)
-    pictures = sampling.image_to_image(
+    pictures = pipeline.image_to_image(
         tiny, torch.rand(1, 64, 96, 3), [RED], seeds=[1], strength=0.5, **QUICK
     )
     assert pictures.shape == (1, 64, 96, 3), "as large as the picture it began from"
@@ -83,12 +80,12 @@ def test_image_to_image_keeps_more_at_lower_strength(tiny: ModelsSpec, sampler: 
 
 def test_variations_need_an_image_encoder(tiny: ModelsSpec) -> None:
     with pytest.raises(CascadeError, match="image encoder"):
-        sampling.text_to_image(tiny, [RED], seeds=[1], variation_of=torch.rand(1, 64, 64, 3), **QUICK)
+        pipeline.text_to_image(tiny, [RED], seeds=[1], variation_of=torch.rand(1, 64, 64, 3), **QUICK)
 
 
 def test_previews_come_with_the_progress(tiny: ModelsSpec) -> None:
     pictures = []
-    sampling.text_to_image(
+    pipeline.text_to_image(
         tiny,
         [RED],
         seeds=[1, 2],
@@ -99,7 +96,7 @@ def test_previews_come_with_the_progress(tiny: ModelsSpec) -> None:
     shown = [picture for picture in pictures if picture is not None]
     assert len(shown) == 2 and shown[0].size == (128, 64), "every fifth step, side by side"
     without = replace(tiny, parts=tuple(part for part in tiny.parts if part.part != "previewer"))
-    assert sampling.text_to_image(without, [RED], seeds=[1], **QUICK).shape == (1, 64, 64, 3)
+    assert pipeline.text_to_image(without, [RED], seeds=[1], **QUICK).shape == (1, 64, 64, 3)
     with pytest.raises(CascadeError, match="no previewer"):
         stages.preview_latents(without, torch.zeros(1, 16, 8, 8))
 
@@ -113,11 +110,11 @@ def test_a_stop_between_steps_stops(tiny: ModelsSpec) -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        sampling.text_to_image(tiny, [RED], seeds=[1], progress=interrupt, **QUICK)
+        pipeline.text_to_image(tiny, [RED], seeds=[1], progress=interrupt, **QUICK)
 
 
 def test_reconstruction_has_the_shape_of_its_picture(tiny: ModelsSpec) -> None:
-    assert sampling.reconstruct(tiny, torch.rand(2, 64, 64, 3), steps_b=2).shape == (2, 64, 64, 3)
+    assert pipeline.reconstruct(tiny, torch.rand(2, 64, 64, 3), steps_b=2).shape == (2, 64, 64, 3)
 
 
 @pytest.mark.parametrize(
@@ -134,4 +131,4 @@ def test_reconstruction_has_the_shape_of_its_picture(tiny: ModelsSpec) -> None:
 def test_what_does_not_fit_is_told(tiny: ModelsSpec, asked: dict, words: str) -> None:
     settings = {"prompts": [RED], "seeds": [1], **QUICK, **asked}
     with pytest.raises(CascadeError, match=words):
-        sampling.text_to_image(tiny, settings.pop("prompts"), **settings)
+        pipeline.text_to_image(tiny, settings.pop("prompts"), **settings)

@@ -22,7 +22,7 @@ from cascade_train.errors import Interrupted
 from cascade_train.host.headless import HeadlessHost, Quiet, headless_folders
 from cascade_train.models import build, library, weights
 from cascade_train.models.spec import ModelsSpec
-from cascade_train.nano import widths as nano_parts
+from cascade_train.nano import widths
 from cascade_train.nano.world_source import WorldSource
 from cascade_train.training import run
 from cascade_train.training.spec import FullTarget, LoRATarget, OptimizerSpec, Position, RunSpec, TokenSpec
@@ -35,7 +35,7 @@ def make_models(folder: Path) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for part in ("stage_c", "stage_b", "stage_a", "compressor", "previewer"):
-            config = nano_parts.config(part, "quick")  # type: ignore[arg-type]
+            config = widths.config(part, "quick")  # type: ignore[arg-type]
             if part == "stage_c":
                 config = {**config, "dropout": [0.1, 0.1]}
             module = build.build(part, config)  # type: ignore[arg-type]
@@ -44,8 +44,8 @@ def make_models(folder: Path) -> Path:
                     if name.endswith("clf.1.weight") or "gammas" in name or ".mapper" in name:
                         parameter.normal_(std=0.05)
             weights.write_tensors(folder / f"{part}.safetensors", build.file_tensors(part, module), config)  # type: ignore[arg-type]
-        nano_parts.write_tokenizer(folder / "text")
-        config = nano_parts.config("text")
+        widths.write_tokenizer(folder / "text")
+        config = widths.config("text")
         text = build.build("text", config)
         weights.write_tensors(folder / "text" / "model.safetensors", text.state_dict())
     described = {**config, "cascade_geometry": {"native_side": 64}}

@@ -232,9 +232,9 @@ def test_a_run_does_not_fit_models_of_another_size(
     host = studio.CountingHost(tmp_path)
     position, _ = run.train(run.start(studio.spec("stage_a", models), host), 1, host=host)
     from cascade_train.models import applied, build
-    from cascade_train.nano import widths as nano_parts
+    from cascade_train.nano import widths
 
-    other = build.build("stage_a", nano_parts.config("stage_a"))
+    other = build.build("stage_a", widths.config("stage_a"))
     (link,) = apply_trained(models, position).applied
     with pytest.raises(CascadeError, match="models of another size"):
         applied.lay_over(other, "stage_a", link)

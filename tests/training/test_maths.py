@@ -146,7 +146,7 @@ def test_image_embeddings_are_given_to_their_share_independently_of_captions(
     import shutil
 
     from cascade_train.models import build, weights
-    from cascade_train.nano import widths as nano_parts
+    from cascade_train.nano import widths
 
     folder = tmp_path / "with-image"
     shutil.copytree(models_folder, folder)
@@ -157,7 +157,7 @@ def test_image_embeddings_are_given_to_their_share_independently_of_captions(
         "num_attention_heads": 2,
         "image_size": 32,
         "patch_size": 16,
-        "projection_dim": nano_parts.IMAGE_WIDTH,
+        "projection_dim": widths.IMAGE_WIDTH,
     }
     torch.manual_seed(0)
     encoder = build.build("image", config)

@@ -144,7 +144,7 @@ def trainable_part(spec: RunSpec, part: str, host: Host) -> nn.Module:
     if init == "models":
         module = own_copy(spec, part)
     else:
-        from cascade_train.nano.init import initial
+        from cascade_train.models.starts import initial
 
         assert isinstance(target, FullTarget)
         config = target.config or (_own_config(spec, part) if init == "random" else "")

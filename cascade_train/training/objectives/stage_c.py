@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from cascade_train.diffusion import noise as random
 from cascade_train.errors import CascadeError
-from cascade_train.jobs.prepare import store_for
 from cascade_train.training.feed import LatentFeed, PixelFeed, TextFeed, TokenFeed
 from cascade_train.training.objectives.base import (
     MicroBatch,
@@ -21,6 +20,7 @@ from cascade_train.training.objectives.base import (
 )
 from cascade_train.training.objectives.diffusion import DiffusionObjective, Noised
 from cascade_train.training.spec import FullTarget
+from cascade_train.training.stores import store_for
 
 if TYPE_CHECKING:
     from cascade_train.data.dataset import Draw

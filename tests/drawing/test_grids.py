@@ -1,14 +1,15 @@
-"""Validation sheets and loss plots, looked at as pixels."""
+"""Grids, cards and loss plots, looked at as pixels."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from PIL import Image
 
-from cascade_train.jobs.validation import validation_grid
-from cascade_train.sampling.grid import labelled_grid, sheet, tiled, to_pictures, to_tensor
-from cascade_train.sampling.plot import CURVE, loss_plot, running_mean
-from cascade_train.sampling.spec import Prompts, prompts_from_lines
+from cascade_train.drawing.cards import caption_card, sample_card
+from cascade_train.drawing.grids import compared, labelled_grid
+from cascade_train.drawing.paper import INK, PAPER, stacked, tiled, to_pictures, to_tensor
+from cascade_train.drawing.plot import CURVE, loss_plot, running_mean
 
 
 def colours(picture: Image.Image) -> set[tuple[int, int, int]]:
@@ -21,17 +22,6 @@ def test_pictures_and_tensors_are_the_same_thing() -> None:
     assert there[0].size == (12, 8)
     back = torch.cat([to_tensor(picture) for picture in there])
     assert (back - images).abs().max() <= 0.5 / 255 + 1e-6
-
-
-def test_every_picture_is_on_the_sheet_under_its_prompt() -> None:
-    prompts = Prompts(texts=("one", "two"), pictures=3)
-    shades = [(40 * i, 255 - 40 * i, 17) for i in range(6)]
-    images = torch.stack([torch.tensor(shade).float().div(255).expand(64, 64, 3) for shade in shades])
-    grid = validation_grid(prompts, images, "step 100")
-    found = colours(grid)
-    assert set(shades) <= found
-    upper = colours(grid.crop((0, 0, grid.width, grid.height // 2)))
-    assert set(shades[:3]) <= upper and not set(shades[3:]) & upper, "a row for each prompt"
 
 
 def test_labels_are_drawn_and_long_ones_wrapped() -> None:
@@ -48,10 +38,10 @@ def test_odd_sizes_fit() -> None:
 
 def test_a_comparison_shows_both_sides() -> None:
     before, after = torch.zeros(1, 40, 60, 3), torch.ones(2, 80, 60, 3)
-    both = sheet([("before", before), ("after", after)], True)
+    both = compared([("before", before), ("after", after)], True)
     assert both.shape[0] == 1 and both.shape[2] > 180
-    assert sheet([("before", before), ("after", after)], False).shape[1] > 190
-    assert sheet([], True).shape[0] == 1
+    assert compared([("before", before), ("after", after)], False).shape[1] > 190
+    assert compared([], True).shape[0] == 1
 
 
 def test_the_plot_goes_down_when_the_loss_does() -> None:
@@ -70,5 +60,23 @@ def test_running_mean_by_hand() -> None:
     assert running_mean([1, 2, 3, 4], 2) == [1, 1.5, 2.5, 3.5]
 
 
-def test_prompts_one_a_line() -> None:
-    assert prompts_from_lines("a cat\n\n# not this\n  a dog  \n") == ("a cat", "a dog")
+def test_tiles_keep_their_gap_and_their_ground() -> None:
+    red = Image.new("RGB", (10, 10), (200, 0, 0))
+    block = tiled([red] * 5, 3, gap=4, paper=(0, 0, 9))
+    assert block.size == (3 * 14 + 4, 2 * 14 + 4)
+    assert block.getpixel((4, 4)) == (200, 0, 0) and block.getpixel((3, 3)) == (0, 0, 9)
+    assert block.getpixel((40, 25)) == (0, 0, 9), "the place of the sixth is empty"
+    both = stacked(red, Image.new("RGB", (20, 5), (0, 200, 0)))
+    assert both.size == (20, 15)
+    assert both.getpixel((15, 5)) == PAPER and both.getpixel((15, 12)) == (0, 200, 0)
+
+
+def test_a_card_shows_the_picture_and_cuts_what_is_too_long() -> None:
+    pixels = np.zeros((32, 64, 3), np.uint8)
+    pixels[..., 0] = 200
+    short = sample_card(pixels, "64x32", "a.png", "", 128)
+    long = sample_card(pixels, "64x32", "a.png", "many words " * 40, 128)
+    assert short.size == long.size and short.getpixel((64, 64)) == (200, 0, 0)
+    assert INK not in colours(short) and INK in colours(long), "a caption is in ink, a lack of one is faint"
+    card = caption_card(Image.fromarray(pixels), "a red thing")
+    assert card.size == (128, 168) and min(colours(card.crop((0, 128, 128, 168)))) < (40, 40, 40)

@@ -1,4 +1,4 @@
-"""Blocks of training with pictures between, as the training nodes make them."""
+"""Blocks of training with pictures between and files after, as the nodes ask for them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from PIL import Image
 
 from cascade_train.data.sources import folder_dataset
 from cascade_train.errors import CascadeError, Interrupted
+from cascade_train.host.blocker import ExecutionBlocker
 from cascade_train.host.headless import HeadlessHost, headless_folders
-from cascade_train.jobs import blocks
+from cascade_train.jobs.export import export, lora_of
+from cascade_train.jobs.train import train_and_validate, train_block
+from cascade_train.jobs.validate import validate
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.weights import read_tensors
-from cascade_train.sampling import Prompts
+from cascade_train.sampling.spec import Prompts
 from cascade_train.training import look
 from cascade_train.training import run as runs
 from cascade_train.training.spec import FullTarget, LoRATarget, OptimizerSpec, Position, RunSpec, TokenSpec
@@ -53,37 +56,37 @@ def start(tiny: ModelsSpec, host: HeadlessHost) -> Position:
 
 
 def test_pictures_before_between_and_after(start: Position, host: HeadlessHost) -> None:
-    last, grids = blocks.train_and_validate(start, PROMPTS, 5, 2, None, host)
+    last, grids = train_and_validate(start, PROMPTS, 5, 2, None, host)
     assert last.step == 5 and len(grids) == 4, "before, after 2, 4 and 5 steps"
     assert all(not torch.equal(grids[0], grid) for grid in grids[1:]), "training changed the pictures"
     kept = sorted((Path(last.folder) / "samples").iterdir())
     assert [path.name[:8] for path in kept] == ["00000000", "00000002", "00000004", "00000005"]
-    again, same = blocks.train_and_validate(start, PROMPTS, 5, 2, None, host)
+    again, same = train_and_validate(start, PROMPTS, 5, 2, None, host)
     assert again == last and torch.equal(grids, same)
 
 
 def test_looking_changes_nothing(start: Position, host: HeadlessHost) -> None:
-    half, *_ = blocks.train_block(start, 2, None, host)
-    blocks.validate(PROMPTS, host, run=half)
-    whole, plot, loss = blocks.train_block(half, 2, None, host)
+    half, *_ = train_block(start, 2, None, host)
+    validate(PROMPTS, host, run=half)
+    whole, plot, loss = train_block(half, 2, None, host)
     looked = runs.trained(whole)
     other = HeadlessHost(headless_folders(host.folders.output.parent / "elsewhere"), "cpu")
     runs.release()
-    straight, *_ = blocks.train_block(runs.start(start.spec, other), 4, None, other)
+    straight, *_ = train_block(runs.start(start.spec, other), 4, None, other)
     for name, value in runs.trained(straight).tensors.items():
         assert torch.equal(value, looked.tensors[name]), name
     assert plot.shape == (1, 360, 640, 3) and loss > 0
 
 
 def test_strength_fades_what_was_learned(start: Position, host: HeadlessHost) -> None:
-    later, *_ = blocks.train_block(start, 3, None, host)
+    later, *_ = train_block(start, 3, None, host)
     known = Prompts(texts=("a red ring on a black background",), pictures=1, steps_c=2, steps_b=1)
     models = later.spec.models
 
     def pictures(strength: float) -> torch.Tensor:
-        return blocks.validate(known, host, run=later, strength=strength)[1]
+        return validate(known, host, run=later, strength=strength)[1]
 
-    plain = blocks.validate(known, host, models=models)[1]
+    plain = validate(known, host, models=models)[1]
     assert torch.equal(pictures(0.0), plain)
     assert not torch.equal(pictures(1.0), plain)
     assert (pictures(0.1) - plain).abs().mean() < (pictures(1.0) - plain).abs().mean()
@@ -98,14 +101,14 @@ def test_pictures_and_loss_are_shown_while_training(
     monkeypatch.setattr(look, "SHARE", float("inf"))
     watched = host.sink
     assert isinstance(watched, Watched)
-    unseen, *_ = blocks.train_block(start, 4, None, host, preview_every=2)
+    unseen, *_ = train_block(start, 4, None, host, preview_every=2)
     assert not watched.pictures, "a command line shows none, so none is drawn"
     assert any("loss" in text for text in watched.texts)
 
     runs.release()
     other = HeadlessHost(headless_folders(host.folders.output.parent / "seen"), "cpu", watched)
     other.previews = True
-    seen, *_ = blocks.train_block(runs.start(start.spec, other), 4, None, other, preview_every=2)
+    seen, *_ = train_block(runs.start(start.spec, other), 4, None, other, preview_every=2)
     first, second = (np.asarray(picture) for picture in watched.pictures)
     height = first.shape[0] - 288
     assert first.shape[1:] == (512, 3) and height in (512, 256), "a square for each caption of the batch"
@@ -117,38 +120,39 @@ def test_pictures_and_loss_are_shown_while_training(
 def test_a_stop_while_drawing_stops(start: Position, host: HeadlessHost) -> None:
     host.stop()
     with pytest.raises(Interrupted):
-        blocks.validate(PROMPTS, host, run=start)
+        validate(PROMPTS, host, run=start)
 
 
 def test_validate_wants_one_thing_to_look_at(start: Position, tiny: ModelsSpec, host: HeadlessHost) -> None:
     with pytest.raises(CascadeError, match="needs a run or models"):
-        blocks.validate(PROMPTS, host)
+        validate(PROMPTS, host)
     with pytest.raises(CascadeError, match="not both"):
-        blocks.validate(PROMPTS, host, run=start, models=tiny)
+        validate(PROMPTS, host, run=start, models=tiny)
     with pytest.raises(CascadeError, match="blocks of 0"):
-        blocks.train_and_validate(start, PROMPTS, 5, 0, None, host)
+        train_and_validate(start, PROMPTS, 5, 0, None, host)
 
 
 def test_exports_land_in_the_run_s_folder_or_where_asked(start: Position, host: HeadlessHost) -> None:
-    later, *_ = blocks.train_block(start, 1, None, host)
-    own = Path(blocks.export(later, "ComfyUI", "", "fp32", host))
+    later, *_ = train_block(start, 1, None, host)
+    own = Path(export(later, "ComfyUI", "", "fp32", host)[0])
     assert own.parent == Path(later.folder) / "exports" and own.is_file()
-    named = Path(blocks.export(later, "ComfyUI", "loras/mine", "fp16", host))
+    named = Path(export(later, "ComfyUI", "loras/mine", "fp16", host)[0])
     assert named == host.folders.output / "loras" / "mine.safetensors" and named.is_file()
     with pytest.raises(CascadeError, match="Train"):
-        blocks.export(start, "ComfyUI", "", "fp32", host)
-    on_link, in_file = blocks.core_lora(later, "fp32"), read_tensors(own)
-    assert on_link is not None and on_link.keys() == in_file.keys()
+        export(start, "ComfyUI", "", "fp32", host)
+    on_link, in_file = export(later, "ComfyUI", "", "fp32", host)[1], read_tensors(own)
+    assert on_link.keys() == in_file.keys()
     assert all(torch.equal(on_link[key], in_file[key]) for key in in_file)
 
 
 def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: HeadlessHost) -> None:
     """Over the models it draws what its answers mean as v; its file says so, and a person is told."""
     from cascade_train.diffusion import samplers
+    from cascade_train.diffusion.noise import batch_noise
     from cascade_train.diffusion.schedule import alpha_sigma, logsnr
     from cascade_train.models import build, library
     from cascade_train.sampling.conditioning import encode_prompts
-    from cascade_train.sampling.stages import predicts, sample_stage_c
+    from cascade_train.sampling.stages import predicts, sample_c
     from cascade_train.training.apply import apply_trained
 
     dataset = folder_dataset("bundled/crescent", recursive=True, host=host)
@@ -161,10 +165,10 @@ def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: Hea
         total_steps=6,
         objective="v",
     )
-    last, *_ = blocks.train_block(runs.start(spec, host), 2, None, host)
+    last, *_ = train_block(runs.start(spec, host), 2, None, host)
     applied = apply_trained(tiny, last)
     text = encode_prompts(applied, ["a red ring"])
-    drawn = sample_stage_c(
+    drawn = sample_c(
         applied,
         text,
         text,
@@ -189,13 +193,15 @@ def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: Hea
         a, b = alpha_sigma(logsnr(time[0].double()))
         return (a * v.double() + b * x.double()).float()
 
-    start = samplers.batch_noise([4], 0, (16, 8, 8), samplers.STAGE_C_NOISE)
+    start = batch_noise([4], 0, (16, 8, 8), samplers.STAGE_C_NOISE)
     torch.testing.assert_close(
         drawn, samplers.sample(epsilon, start, samplers.sampling_logsnrs(3), [4]), rtol=1e-3, atol=1e-3
     )
     assert predicts(network) == "v" and predicts(library.part(tiny, "stage_c")) == "epsilon"
-    file = Path(blocks.export(last, "ComfyUI", "", "fp32", host))
+    path, lora = export(last, "ComfyUI", "", "fp32", host)
+    file = Path(path)
     assert predicts(build.load("stage_c", file)) == "v"
-    assert blocks.core_lora(last, "fp32") is None, "all weights are no LoRA"
+    assert lora_of(last, "fp32") is None, "all weights are no LoRA"
+    assert isinstance(lora, ExecutionBlocker) and "trains no LoRA" in str(lora.message)
     told = host.sink.warnings  # type: ignore[union-attr]
     assert any("predicts v" in warning for warning in told), told

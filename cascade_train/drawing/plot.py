@@ -1,4 +1,4 @@
-"""Plots of a run's loss, drawn with Pillow."""
+"""Plots of a run's loss."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-INK, PAPER, FAINT = (30, 30, 30), (250, 250, 250), (225, 225, 225)
+from cascade_train.drawing.paper import INK, PAPER, Colour, font
+
+FAINT = (225, 225, 225)
 POINTS, CURVE, RATE = (178, 204, 232), (24, 95, 165), (216, 120, 40)
 
 
@@ -21,11 +23,11 @@ def loss_plot(rows: Sequence[Mapping[str, Any]], *, size: tuple[int, int] = (640
     """
     picture = Image.new("RGB", size, PAPER)
     draw = ImageDraw.Draw(picture)
-    font = ImageFont.load_default(12)
+    small = font(12)
     left, top, right, bottom = 56, 30, size[0] - 64, size[1] - 34
     finite = [row for row in rows if math.isfinite(row["loss"])]
     if not finite:
-        draw.text((left, top), "no step has been trained yet", fill=INK, font=font)
+        draw.text((left, top), "no step has been trained yet", fill=INK, font=small)
         return picture
     steps = [row["step"] for row in finite]
     losses = [float(row["loss"]) for row in finite]
@@ -41,9 +43,9 @@ def loss_plot(rows: Sequence[Mapping[str, Any]], *, size: tuple[int, int] = (640
         value = low + (high - low) * mark / 4
         y = at(first, value, low, high)[1]
         draw.line((left, y, right, y), fill=FAINT)
-        draw.text((left - 6, y), f"{value:.3g}", fill=INK, font=font, anchor="rm")
+        draw.text((left - 6, y), f"{value:.3g}", fill=INK, font=small, anchor="rm")
         step = round(first + (last - first) * mark / 4)
-        draw.text((at(step, low, low, high)[0], bottom + 8), str(step), fill=INK, font=font, anchor="mt")
+        draw.text((at(step, low, low, high)[0], bottom + 8), str(step), fill=INK, font=small, anchor="mt")
     for step, loss in zip(steps, losses):
         x, y = at(step, loss, low, high)
         draw.rectangle((x - 1, y - 1, x, y), fill=POINTS)
@@ -54,12 +56,12 @@ def loss_plot(rows: Sequence[Mapping[str, Any]], *, size: tuple[int, int] = (640
         (right + 6, at(first, max(rates), 0.0, ceiling)[1]),
         f"{max(rates):.1e}",
         fill=RATE,
-        font=font,
+        font=small,
         anchor="lm",
     )
     _line(draw, [at(step, loss, low, high) for step, loss in zip(steps, smooth)], CURVE, 2)
-    draw.text((left, 8), f"loss {smooth[-1]:.4f} at step {steps[-1]}", fill=CURVE, font=font)
-    draw.text((right, 8), "learning rate", fill=RATE, font=font, anchor="ra")
+    draw.text((left, 8), f"loss {smooth[-1]:.4f} at step {steps[-1]}", fill=CURVE, font=small)
+    draw.text((right, 8), "learning rate", fill=RATE, font=small, anchor="ra")
     return picture
 
 
@@ -83,7 +85,7 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _line(
-    draw: ImageDraw.ImageDraw, points: Sequence[tuple[float, float]], colour: tuple[int, int, int], width: int
+    draw: ImageDraw.ImageDraw, points: Sequence[tuple[float, float]], colour: Colour, width: int
 ) -> None:
     if len(points) > 1:
         draw.line(list(points), fill=colour, width=width)

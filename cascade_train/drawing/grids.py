@@ -1,38 +1,17 @@
-"""Labelled grids of pictures, drawn with Pillow and its own font."""
+"""Labelled grids of pictures."""
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor
+from PIL import Image, ImageDraw
 
-INK, PAPER = (30, 30, 30), (250, 250, 250)
+from cascade_train.drawing.paper import INK, PAPER, font, tiled, to_pictures, to_tensor
 
-
-def to_pictures(images: Tensor) -> list[Image.Image]:
-    """(B, H, W, 3) floats in [0, 1] as RGB pictures, rounded to 8 bits."""
-    pixels = (images[..., :3].clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
-    return [Image.fromarray(picture) for picture in pixels]
-
-
-def to_tensor(picture: Image.Image) -> Tensor:
-    """An RGB picture as (1, H, W, 3) floats in [0, 1]."""
-    return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255.0).unsqueeze(0)
-
-
-def tiled(pictures: Sequence[Image.Image], columns: int | None = None) -> Image.Image:
-    """Pictures edge to edge, as square a block as ``columns`` (None: the root of their number) allows."""
-    columns = columns or math.ceil(math.sqrt(len(pictures)))
-    width, height = (max(each) for each in zip(*(picture.size for picture in pictures)))
-    sheet = Image.new("RGB", (columns * width, math.ceil(len(pictures) / columns) * height), PAPER)
-    for index, picture in enumerate(pictures):
-        sheet.paste(picture, (index % columns * width, index // columns * height))
-    return sheet
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def labelled_grid(
@@ -54,8 +33,7 @@ def labelled_grid(
     columns = max((len(pictures) for _, pictures in shown), default=1) or 1
     every = [picture.size for _, pictures in shown for picture in pictures] or [(cell, cell)]
     width, height = max(w for w, _ in every), max(h for _, h in every)
-    font = ImageFont.load_default(13)
-    line = 16
+    plain, line = font(13), 16
     per_line = max(12, int(columns * (width + gap) / 7))
     head = line + gap if headings else 0
     labels = [textwrap.wrap(label, per_line)[:4] or [""] for label, _ in shown]
@@ -66,10 +44,10 @@ def labelled_grid(
     sheet = Image.new("RGB", (columns * (width + gap) + gap, max(y, height)), PAPER)
     draw = ImageDraw.Draw(sheet)
     for column, heading in enumerate(headings[:columns]):
-        draw.text((gap + column * (width + gap), gap), heading, fill=INK, font=font)
+        draw.text((gap + column * (width + gap), gap), heading, fill=INK, font=plain)
     for top, lines, (_, pictures) in zip(tops, labels, shown):
         for number, text in enumerate(lines):
-            draw.text((gap, top + number * line), text, fill=INK, font=font)
+            draw.text((gap, top + number * line), text, fill=INK, font=plain)
         for column, picture in enumerate(pictures):
             sheet.paste(picture, (gap + column * (width + gap), top + len(lines) * line + gap // 2))
     return sheet
@@ -85,18 +63,19 @@ def _fitted(picture: Image.Image, cell: int) -> Image.Image:
     return picture.resize(size, Image.Resampling.LANCZOS)
 
 
-def sheet(images: Sequence[tuple[str, Tensor]], beside: bool, gap: int = 8) -> Tensor:
+def compared(images: Sequence[tuple[str, Tensor | None]], beside: bool, gap: int = 8) -> Tensor:
     """Labelled pictures on one sheet, (1, H, W, 3), at their own size, next to or under each other.
 
     Args:
-        images: (label, pictures (B, H, W, 3)); the pictures of one batch stand in a block of their own.
+        images: (label, pictures (B, H, W, 3)); the pictures of one batch stand in a block of their own,
+            and None is left out.
     """
-    font = ImageFont.load_default(18)
-    blocks = [(label, tiled(to_pictures(batch))) for label, batch in images]
+    large = font(18)
+    blocks = [(label, tiled(to_pictures(batch))) for label, batch in images if batch is not None]
     if not blocks:
         return to_tensor(Image.new("RGB", (64, 64), PAPER))
     line = 26
-    sizes = [(max(block.width, int(font.getlength(label))), block.height + line) for label, block in blocks]
+    sizes = [(max(block.width, int(large.getlength(label))), block.height + line) for label, block in blocks]
     if beside:
         width = sum(w for w, _ in sizes) + gap * (len(sizes) + 1)
         height = max(h for _, h in sizes) + 2 * gap
@@ -107,7 +86,7 @@ def sheet(images: Sequence[tuple[str, Tensor]], beside: bool, gap: int = 8) -> T
     draw = ImageDraw.Draw(picture)
     x = y = gap
     for (label, block), (block_width, block_height) in zip(blocks, sizes):
-        draw.text((x, y), label, fill=INK, font=font)
+        draw.text((x, y), label, fill=INK, font=large)
         picture.paste(block, (x, y + line))
         x, y = (x + block_width + gap, y) if beside else (x, y + block_height + gap)
     return to_tensor(picture)

@@ -1,0 +1,82 @@
+"""Taking what a run has learned away as a file and as a LoRA on a link: the node Export Run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_train.formats.export import core_lora, export_path, export_trained
+from cascade_train.host.base import Host
+from cascade_train.models.applied import read_settings
+from cascade_train.models.weights import PREDICTION
+from cascade_train.training import run as runs
+from cascade_train.training.spec import Position
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def export(position: Position, format: str, filename: str, precision: str, host: Host) -> tuple[str, Any]:
+    """Write the run's result at ``position`` in ``format``.
+
+    Returns:
+        the path of what was written first, and the LoRA for ComfyUI's loaders; where the run trains something
+        else, what the host hands on in its place.
+
+    Raises:
+        CascadeError: nothing has been trained, or the name leaves the output folder.
+    """
+    path = written(position, format, filename, precision, host)
+    lora = lora_of(position, precision)
+    if lora is None:
+        lora = host.blocked("this run trains no LoRA: load the exported file instead")
+    return path, lora
+
+
+def written(position: Position, format: str, filename: str, precision: str, host: Host) -> str:
+    """Write the file or folder alone; its path. Raises as `export` does."""
+    path = export_path(host.folders, filename, Path(position.folder), default_name(position))
+    state = runs.trained(position)
+    if host.rank != 0:
+        return str(path)
+    if position.spec.objective != "epsilon":
+        host.warn(
+            f"the run predicts {position.spec.objective}; other programs read Stable Cascade as predicting "
+            "epsilon and draw noise with this file, unless they are told"
+        )
+    return str(
+        export_trained(
+            state.kind,
+            state.tensors,
+            state.settings,
+            path,
+            format=format,
+            precision=precision,
+            models=position.spec.models,
+            metadata=_provenance(position),
+        )[0]
+    )
+
+
+def lora_of(position: Position, precision: str) -> dict[str, Tensor] | None:
+    """The run's LoRA at ``position`` as ComfyUI's nodes hand it on; None where it trains something else."""
+    if read_settings(runs.checkpoint_of(position))[0] != "lora":
+        return None  # all weights are gigabytes: nothing to read only to see what they are
+    state = runs.trained(position)
+    return core_lora(state.tensors, state.settings, precision=precision, models=position.spec.models)
+
+
+def default_name(position: Position) -> str:
+    """A file name (without ending) for what ``position`` holds: its label, its step, its own short name."""
+    label = "".join(c if c.isalnum() or c in "-_" else "-" for c in position.spec.label).strip("-") or "run"
+    return f"{label}-{position.step:06d}-{position.name[:8]}"
+
+
+def _provenance(position: Position) -> dict[str, str]:
+    return {
+        **({} if position.spec.objective == "epsilon" else {PREDICTION: position.spec.objective}),
+        "cascade_train.run": position.spec.digest,
+        "cascade_train.position": position.name,
+        "cascade_train.step": str(position.step),
+        "cascade_train.models": position.spec.models.digest,
+    }
