@@ -13,7 +13,7 @@ from cascade_train.errors import CascadeError
 from cascade_train.models import build, library, weights
 from cascade_train.models.spec import ModelsSpec, Part
 from cascade_train.training.filters import hit, layers_in
-from cascade_train.training.spec import FullTarget, LoRATarget, RunSpec, TokenSpec
+from cascade_train.training.spec import FullTarget, LoRATarget, RunSpec, TokenSpec, splits
 from cascade_train.training.tokens import found_entries
 
 
@@ -31,6 +31,11 @@ def check(spec: RunSpec) -> str:
     ):
         if value < low:
             raise CascadeError(f"the {what} is {value}", fix=f"Use {low} or more")
+    if spec.accumulation > 1 and not splits(spec.target):
+        raise CascadeError(
+            f"accumulation {spec.accumulation}: this part has batch norms, which see one whole batch at a time",
+            fix="Use accumulation 1, and a smaller batch where memory is short",
+        )
     for what, share in (("caption dropout", spec.caption_dropout), ("image share", spec.image_share)):
         if not 0 <= share <= 1:
             raise CascadeError(f"the {what} is {share}", fix="Use a share from 0 to 1")

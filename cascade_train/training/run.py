@@ -21,7 +21,7 @@ from cascade_train.training import checkpoints, lock, notes, retention
 from cascade_train.training.look import Look, Preview, Previews
 from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics
 from cascade_train.training.precheck import check
-from cascade_train.training.spec import Block, Position, RunSpec
+from cascade_train.training.spec import Block, Position, RunSpec, splits
 from cascade_train.training.trained import TrainedState, load_trained
 from cascade_train.training.trainer import Trainer
 from cascade_train.words import duration
@@ -290,7 +290,7 @@ def _memory_errors(goal: Position) -> Iterator[None]:
     except torch.cuda.OutOfMemoryError as error:
         release()
         spec, advice = goal.spec, []
-        if spec.accumulation < spec.batch_size:
+        if spec.accumulation < spec.batch_size and splits(spec.target):
             advice.append(f"raise accumulation (now {spec.accumulation}, up to {spec.batch_size})")
         if spec.precision != "bf16":
             advice.append("train in bf16")

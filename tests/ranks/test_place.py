@@ -1,4 +1,4 @@
-"""Who a process is among those that work as one: said in one place, and told to the processes started here."""
+"""Who a process is among those that work as one: said in one place, and told to those started here."""
 
 from __future__ import annotations
 
