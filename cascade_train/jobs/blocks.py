@@ -14,13 +14,14 @@ from cascade_train.host.base import Host
 from cascade_train.host.progress import progress_of
 from cascade_train.jobs.validation import draw_prompts, validation_grid
 from cascade_train.jobs.watch import Watch
+from cascade_train.migrations import current
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.weights import PREDICTION
 from cascade_train.sampling.grid import to_tensor
 from cascade_train.sampling.plot import loss_plot
 from cascade_train.sampling.spec import Prompts
 from cascade_train.training import run as runs
-from cascade_train.training.apply import apply_trained
+from cascade_train.training.run import apply_trained
 from cascade_train.training.spec import Position
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def export(position: Position, format: str, filename: str, precision: str, host:
 def core_lora(position: Position, precision: str) -> dict[str, Tensor] | None:
     """The run's LoRA at ``position`` as ComfyUI's nodes hand it on; None where it trains something else."""
     from cascade_train.formats.export import core_lora as made
-    from cascade_train.models.applied import read_settings
+    from cascade_train.models.trained import read_settings
 
     if read_settings(runs.checkpoint_of(position))[0] != "lora":
         return None  # all weights are gigabytes: nothing to read only to see what they are
@@ -162,6 +163,7 @@ def default_name(position: Position) -> str:
 def _provenance(position: Position) -> dict[str, str]:
     return {
         **({} if position.spec.objective == "epsilon" else {PREDICTION: position.spec.objective}),
+        "cascade_train.format": str(current("export")),
         "cascade_train.run": position.spec.digest,
         "cascade_train.position": position.name,
         "cascade_train.step": str(position.step),

@@ -34,7 +34,7 @@ class Watch:
         self._host = host
         self._captions: list[str] = []
 
-    def __call__(self, look: runs.Look) -> Image.Image:
+    def __call__(self, look: runs.Standing) -> Image.Image:
         plot = loss_plot(runs.metrics(look.position), size=SIZE)
         self._captions = self._captions or list(look.captions[:PICTURES])
         if look.stage_c is None or look.text is None or not self._captions:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cascade_train.errors import STOPPED, CascadeError, Interrupted
 from cascade_train.files import write_json
 from cascade_train.host.place import rank
+from cascade_train.migrations import stamped
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.nano import parts
@@ -66,7 +67,7 @@ def make(output: Path, of: Recipe, *, jobs: int = 2, tell: Tell = print) -> Made
         here, models = after, library.models_in(after, name=f"nano after phase {number + 1}")
     final = output / "nano"
     _carry_on(here, final, replace=True)
-    write_json(final / "recipe.json", {"recipe": _plain(of), "seconds": seconds})
+    write_json(final / "recipe.json", stamped("nano recipe", {"recipe": _plain(of), "seconds": seconds}))
     return Made(final, seconds)
 
 

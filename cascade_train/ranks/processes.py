@@ -21,7 +21,7 @@ from cascade_train.host.base import Host
 Work = Callable[..., "int | None"]
 """What a process does, importable by its name; it returns the process's exit code (None: 0)."""
 
-K = TypeVar("K", bound=Hashable)
+_K = TypeVar("_K", bound=Hashable)
 
 GRACE = 120.0
 """Seconds that the others have to save and to end by themselves once one has failed or stopped. One that is
@@ -51,15 +51,15 @@ def together(count: int, work: Work, *args: Any) -> int:
     return STOPPED if code and asked.is_set() else code
 
 
-def apart(work: Mapping[K, tuple[Work, Sequence[Any]]], at_once: int) -> dict[K, int]:
+def apart(work: Mapping[_K, tuple[Work, Sequence[Any]]], at_once: int) -> dict[_K, int]:
     """Each of ``work`` (a function and its arguments) in a process of its own; the exit codes by name.
 
     At most ``at_once`` run at a time. One that fails does not end the others; a signal to stop goes to all
     that run, and no more are started.
     """
-    codes: dict[K, int] = {}
+    codes: dict[_K, int] = {}
     waiting = list(work.items())
-    names: dict[K, Any] = {}
+    names: dict[_K, Any] = {}
     with _ended_with_this_one() as running, _signals_handed_on(running) as asked:
         while names or (waiting and not asked.is_set()):
             while waiting and len(names) < at_once and not asked.is_set():

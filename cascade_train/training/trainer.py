@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
+from cascade_train.models.trained import TrainedState
 from cascade_train.ranks.talk import gather_rows, share_buffers, sum_gradients
 from cascade_train.training.dropout import Masks, batch_norms
 from cascade_train.training.ema import Ema
@@ -192,16 +194,16 @@ class Trainer:
         self.step = step
         self.whole = True
 
-    def trained(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def trained(self) -> TrainedState:
         """What the run has made so far: EMA weights where kept, else the live ones."""
         weights: dict[str, Tensor] = {name: value.detach() for name, value in self.parameters.items()}
         if self.ema is not None:
             weights.update(self.ema.values)
         weights.update(self.objective.buffers())
-        kind, tensors, settings = self.objective.result(weights)
+        made = self.objective.result(weights)
         if self.spec.objective != "epsilon":
-            settings = {**settings, "objective": self.spec.objective}
-        return kind, tensors, settings
+            made = replace(made, settings={**made.settings, "objective": self.spec.objective})
+        return made
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -247,7 +247,7 @@ def test_a_run_that_is_held_is_refused_to_both(tmp_path: Path) -> None:
     file = graph(tmp_path)
     finished(*command(file, tmp_path), "--only", "5")
     (run,) = (tmp_path / "cascade" / "runs").iterdir()
-    with lock.held(run):
+    with lock.locked(run):
         (code, out, _), (other, _, err) = ended(together(file, tmp_path))
     assert code == other == 1
     failed = {node["id"]: node for node in report(out)["nodes"] if node["state"] == "failed"}

@@ -151,7 +151,7 @@ def first_step(folder: str, models: str, kind: str, accumulation: int) -> int:
     with joined(host):
         described = library.models_in(Path(models), name="dropping")
         spec = studio.spec(kind, described, batch_size=5, accumulation=accumulation)
-        position, metrics = run.train(run.start(spec, host), 1, host=host)
+        _, metrics = run.train(run.start(spec, host), 1, host=host)
         if host.rank == 0:
             text = json.dumps([dict(row) for row in metrics.rows])
             (Path(folder) / "rows.json").write_text(text, encoding="utf-8")
