@@ -14,13 +14,12 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from cascade_train.errors import CascadeError, Interrupted
+from cascade_train.errors import STOPPED, CascadeError, Interrupted
 
 COMMANDS = ("run", "validate", "convert", "inspect", "nodes", "runs", "dataset", "cache", "nano")
 """In the order of ``cascade-train --help``."""
 
 WRONG = 2
-STOPPED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -40,5 +40,9 @@ class CascadeError(Exception):
         return text + "."
 
 
+STOPPED = 130
+"""Exit code of a process that a person stopped."""
+
+
 class Interrupted(Exception):
     """The person asked to stop; everything done so far is on disk and running again continues."""

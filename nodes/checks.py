@@ -67,7 +67,7 @@ def _resolutions(text: str, host: Host) -> None:
 
 
 def _layers(text: str, host: Host) -> None:
-    from cascade_train.training.filters import pieces
+    from cascade_train.training.layers import pieces
 
     pieces(text)
 

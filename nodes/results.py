@@ -92,7 +92,7 @@ class ApplyRun(CascadeNode):
         }
 
     def run(self, models: Any, run: Any, strength: float) -> tuple[Any]:
-        from cascade_train.training.apply import apply_trained
+        from cascade_train.training.run import apply_trained
 
         return (apply_trained(models, run, strength),)
 

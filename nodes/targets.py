@@ -42,7 +42,7 @@ class LoRA(CascadeNode):
         }
 
     def run(self, rank: int, alpha: float, modules: str, kind: str) -> tuple[Any]:
-        from cascade_train.training.filters import pieces
+        from cascade_train.training.layers import pieces
         from cascade_train.training.spec import LoRATarget
 
         pieces(modules)

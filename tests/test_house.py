@@ -18,6 +18,7 @@ FLOOR = {
     "digest": 0,
     "files": 0,
     "words": 0,
+    "migrations": 0,
     "host": 0,
     "drawing": 1,
     "diffusion": 1,

@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
 def _make(args: argparse.Namespace) -> int:
     from cascade_train.errors import CascadeError
     from cascade_train.files import write_json, write_with
+    from cascade_train.migrations import stamped
     from cascade_train.models import library
     from cascade_train.nano import scores as scoring
     from cascade_train.nano.make import make
@@ -91,7 +92,7 @@ def _make(args: argparse.Namespace) -> int:
     sheet = scoring.contact_sheet(models, 8 if few else 48)
     write_with(made.folder / "samples.png", lambda beside: sheet.save(beside, format="PNG"))
     numbers = result.as_json()
-    write_json(made.folder / "scores.json", {**numbers, "seconds": made.seconds})
+    write_json(made.folder / "scores.json", stamped("nano scores", {**numbers, "seconds": made.seconds}))
     for name, value in numbers.items():
         tell(f"{name:<12} {value}")
     missed = result.missed()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_train.errors import CascadeError
+from cascade_train.host.place import rank, started_here
 
 HELP = "run a workflow (UI or API JSON, or a picture that carries one)"
 
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     from cascade_train.commands.terminal import Display, JsonLines, Silent, Terminal
 
     display: Display = JsonLines() if args.json else Terminal(traces=args.traceback)
-    if os.environ.get("RANK", "0") != "0":
+    if rank() != 0:
         display = Silent()
     try:
         return _run(args, display)
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 def refuse(problems: Sequence[Mapping[str, Any]], as_json: bool) -> int:
     """Say why nothing ran (``text`` of each problem); 2."""
-    if os.environ.get("RANK", "0") != "0":
+    if rank() != 0:
         return WRONG  # the first process says the same
     if as_json:
         print(
@@ -125,11 +126,11 @@ def _run(args: argparse.Namespace, display: Any) -> int:
     if args.processes < 1:
         raise CascadeError(f"--processes {args.processes}", fix="Use 1 or more")
     if args.processes > 1 and not args.dry_run:
-        from cascade_train.ranks.local import MEMBER, together
+        from cascade_train.ranks.processes import together
 
-        if MEMBER not in os.environ:  # each process checks the workflow, and the first says what is wrong
+        if not started_here():  # each process checks the workflow, and the first says what is wrong
             _enough_devices(args.processes, args.device)
-            return together(args.processes, args.words)
+            return together(args.processes, same_command, args.words)
     workflow = read_workflow(args.file)
     host, classes = place(args, display)
     found = checked(workflow, classes, host, settings=args.settings, only=args.only)
@@ -142,7 +143,7 @@ def _run(args: argparse.Namespace, display: Any) -> int:
 
     from cascade_train.graph.run.loop import execute
     from cascade_train.host.headless import stop_on_signals
-    from cascade_train.ranks.joined import joined
+    from cascade_train.ranks.processes import joined
 
     pnginfo = None if is_api(workflow) else {"workflow": workflow}
     _make_output(host.folders.output)
@@ -153,6 +154,13 @@ def _run(args: argparse.Namespace, display: Any) -> int:
             _leave(report.exit_code)
     display.end(report, host.folders)
     return report.exit_code
+
+
+def same_command(words: Sequence[str]) -> int:
+    """``cascade-train *words`` in this process, one of several that `together` has started."""
+    from cascade_train.cli import main
+
+    return main(words)
 
 
 def _enough_devices(processes: int, device: str) -> None:

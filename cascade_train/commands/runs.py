@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
+
+from cascade_train.errors import CascadeError
 
 HELP = "list trainings, show one, or delete checkpoints that are no branch's last"
 
@@ -47,13 +50,18 @@ def run(args: argparse.Namespace) -> int:
 
     root = headless_folders(args.output_dir or Path("output")).runs
     if args.action in (None, "ls"):
-        found = [folders.summary(folder) for folder in folders.run_folders(root)]
+        found = []
+        for each in folders.run_folders(root):
+            try:
+                found.append(folders.run_summary(each))
+            except CascadeError as error:  # of a later version; the others can be listed
+                print(f"cascade-train: {error}", file=sys.stderr)
         _table(found, root)
         return _told(args, {"runs": found})
     folder = folders.find(root, args.run)
     if args.action == "show":
-        return _show(args, folders.summary(folder), folders.described(folder))
-    gone = folders.prune(folder, args.keep_step, dry_run=args.dry_run)
+        return _show(args, folders.run_summary(folder), folders.described(folder))
+    gone = folders.prune_run(folder, args.keep_step, dry_run=args.dry_run)
     for item in gone:
         print(f"{item['bytes'] / 1e6:10.1f} MB  step {item['step']}  {item['name']}")
     word = "would be deleted" if args.dry_run else "deleted"

@@ -4,7 +4,6 @@ end; or one JSON object a line for a machine."""
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from cascade_train.graph.check.problems import one_line
 from cascade_train.graph.run.report import Event, ExecutionReport, NodeReport
 from cascade_train.host.base import Folders
+from cascade_train.host.place import rank
 from cascade_train.words import duration
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Silent:
     def end(self, report: ExecutionReport, folders: Folders) -> None:
         for node in report.failed:
             line = one_line(f"{node.name()}: {node.error}", 1000)
-            print(f"cascade-train (process {os.environ.get('RANK', '?')}): {line}", file=sys.stderr)
+            print(f"cascade-train (process {rank()}): {line}", file=sys.stderr)
 
 
 class TimeLeft:

@@ -57,7 +57,7 @@ def export_trained(
     models: ModelsSpec,
     metadata: Mapping[str, str] | None = None,
 ) -> tuple[Path, ...]:
-    """Write a trained state (see `training.trained`) to ``path`` and beside it.
+    """Write a trained state (see `models.trained`) to ``path`` and beside it.
 
     A LoRA becomes one file (ComfyUI) or one folder (diffusers: peft's own layout, named like the file without
     its ending); each trained token a file ``<name>-<token>.safetensors``; full weights one file, with

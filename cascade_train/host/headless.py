@@ -14,7 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cascade_train.errors import CascadeError, Interrupted
+from cascade_train.errors import STOPPED, CascadeError, Interrupted
+from cascade_train.host import place
 from cascade_train.host.base import Folders
 from cascade_train.host.blocker import ExecutionBlocker
 
@@ -117,7 +118,7 @@ class HeadlessHost:
         """
         import torch
 
-        local = int(os.environ.get("LOCAL_RANK", "0"))
+        local = place.local_rank()
         if self._wanted == "auto":
             if torch.cuda.is_available():
                 return f"cuda:{local if local < torch.cuda.device_count() else 0}"
@@ -144,11 +145,11 @@ class HeadlessHost:
 
     @property
     def rank(self) -> int:
-        return int(os.environ.get("RANK", "0"))
+        return place.rank()
 
     @property
     def world_size(self) -> int:
-        return int(os.environ.get("WORLD_SIZE", "1"))
+        return place.world_size()
 
     def progress(self, done: int, total: int, text: str = "", preview: Image.Image | None = None) -> None:
         """Raises `Interrupted` when the person asked to stop, as ComfyUI's progress does."""
@@ -192,9 +193,6 @@ class HeadlessHost:
             return nullcontext()
         return torch.inference_mode()
 
-
-STOPPED = 130
-"""Exit code of a run that a person stopped."""
 
 SAME_REQUEST = 1.0
 """Seconds within which a second signal is the same request: a console tells all processes, and then their

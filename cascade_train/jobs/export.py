@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from cascade_train.formats.export import core_lora, export_path, export_trained
 from cascade_train.host.base import Host
-from cascade_train.models.applied import read_settings
+from cascade_train.migrations import current
+from cascade_train.models.trained import read_settings
 from cascade_train.models.weights import PREDICTION
 from cascade_train.training import run as runs
 from cascade_train.training.spec import Position
@@ -75,6 +76,7 @@ def default_name(position: Position) -> str:
 def _provenance(position: Position) -> dict[str, str]:
     return {
         **({} if position.spec.objective == "epsilon" else {PREDICTION: position.spec.objective}),
+        "cascade_train.format": str(current("export")),
         "cascade_train.run": position.spec.digest,
         "cascade_train.position": position.name,
         "cascade_train.step": str(position.step),

@@ -12,7 +12,7 @@ from cascade_train.host.base import Host
 from cascade_train.jobs.prepare import with_caches
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.training import checkpoints
-from cascade_train.training.precheck import check
+from cascade_train.training.precheck import examine
 from cascade_train.training.spec import Block, Position, RunSpec
 
 
@@ -20,9 +20,9 @@ def planned_start(spec: RunSpec, host: Host) -> tuple[Position, str]:
     """The run at step 0 as `run.start` gives it, no folder made; and whether there is one already.
 
     Raises:
-        CascadeError: what `precheck.check` finds.
+        CascadeError: what `precheck.examine` finds.
     """
-    check(spec)
+    examine(spec)
     folder = host.folders.runs / spec.digest
     return Position(spec, (), str(folder)), f"run {spec.digest}, " + ("begun" if folder.is_dir() else "new")
 

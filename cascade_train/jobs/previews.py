@@ -39,7 +39,7 @@ class RunPreview:
         self._host = host
         self._captions: list[str] = []
 
-    def __call__(self, now: runs.Look) -> Image.Image:
+    def __call__(self, now: runs.Standing) -> Image.Image:
         plot = loss_plot(runs.metrics(now.position), size=SIZE)
         self._captions = self._captions or list(now.captions[:SHOWN])
         models = now.position.spec.models

@@ -18,7 +18,7 @@ from cascade_train.models.spec import ModelsSpec
 from cascade_train.ranks.talk import shared_out
 from cascade_train.sampling.spec import Prompts
 from cascade_train.sampling.validation import draw_some, validation_grid
-from cascade_train.training.apply import apply_trained
+from cascade_train.training.run import apply_trained
 from cascade_train.training.spec import Position
 
 if TYPE_CHECKING:

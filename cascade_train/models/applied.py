@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,41 +12,8 @@ from torch import Tensor, nn
 
 from cascade_train.errors import CascadeError
 from cascade_train.models.spec import AppliedRun
+from cascade_train.models.trained import read_settings, read_trained
 from cascade_train.models.weights import PREDICTS
-
-TRAINED_TENSORS = "trained.safetensors"
-TRAINED_JSON = "trained.json"
-
-
-def read_trained(checkpoint: Path) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-    """(kind, tensors on the CPU, settings) of the checkpoint folder; see `training.trained` for the format.
-
-    Raises:
-        CascadeError: there is no trained state in it, or one written by a later version.
-    """
-    from safetensors.torch import load_file
-
-    kind, settings = read_settings(checkpoint)
-    return kind, load_file(checkpoint / TRAINED_TENSORS), settings
-
-
-def read_settings(checkpoint: Path) -> tuple[str, dict[str, Any]]:
-    """(kind, settings) alone, without reading tensors; raises as `read_trained` does."""
-    try:
-        described = json.loads((checkpoint / TRAINED_JSON).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CascadeError(
-            "there is no trained state here",
-            where=str(checkpoint),
-            fix="The checkpoint may have been deleted: run the training again",
-        ) from error
-    if described.get("format") != 1:
-        raise CascadeError(
-            f"trained state of format {described.get('format')} cannot be read",
-            where=str(checkpoint),
-            fix="Update Cascade Train",
-        )
-    return described["kind"], described["settings"]
 
 
 def touches(applied: AppliedRun, part: str) -> bool:
@@ -64,11 +30,12 @@ def lay_over(module: nn.Module, part: str, applied: AppliedRun) -> nn.Module:
     """
     if not touches(applied, part):
         return module
-    kind, tensors, settings = read_trained(Path(applied.checkpoint))
+    trained = read_trained(Path(applied.checkpoint))
+    settings, tensors = trained.settings, trained.tensors
     module = copy.deepcopy(module)
     own = {name[len(part) + 1 :]: value for name, value in tensors.items() if name.startswith(part + ".")}
     with torch.no_grad():
-        if kind == "full":
+        if trained.kind == "full":
             _full(module, own, applied.strength, applied.checkpoint)
         else:
             _lora(module, own, settings, applied.strength, applied.checkpoint)
@@ -114,7 +81,7 @@ def _lora(
                 fix="Apply it to the models it was trained on",
             )
         weight.copy_(
-            merged(
+            merged_weight(
                 weight,
                 down,
                 up,
@@ -125,7 +92,7 @@ def _lora(
         )
 
 
-def merged(
+def merged_weight(
     weight: Tensor, down: Tensor, up: Tensor, scale: float, strength: float, magnitude: Tensor | None = None
 ) -> Tensor:
     """``weight`` (out, in, …) with the adapter ``up`` (out, r, …) · ``down`` (r, in, …) merged, in its dtype.

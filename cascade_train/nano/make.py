@@ -8,22 +8,21 @@ A stage that is alone shares its batch among processes, as a run on several GPUs
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cascade_train.errors import CascadeError, Interrupted
+from cascade_train.errors import STOPPED, CascadeError, Interrupted
 from cascade_train.files import write_json
+from cascade_train.host.place import rank
+from cascade_train.migrations import stamped
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.nano import parts
 from cascade_train.nano.recipe import PHASES, Recipe, Stage, blocks_of, run_spec
+from cascade_train.ranks.processes import apart, joined, together
 from cascade_train.words import duration
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def make(output: Path, of: Recipe, *, jobs: int = 2, tell: Tell = print) -> Made
         here, models = after, library.models_in(after, name=f"nano after phase {number + 1}")
     final = output / "nano"
     _carry_on(here, final, replace=True)
-    write_json(final / "recipe.json", {"recipe": _plain(of), "seconds": seconds})
+    write_json(final / "recipe.json", stamped("nano recipe", {"recipe": _plain(of), "seconds": seconds}))
     return Made(final, seconds)
 
 
@@ -149,24 +148,22 @@ def train_stage(output: Path, of: Recipe, stage: Stage, folder: Path, tell: Tell
         _trained(of, stage, models, host)
 
 
-def _child(output: str, of: Recipe, stage: Stage, folder: str, rank: int, world: int, meeting: str) -> None:
+def _child(output: str, of: Recipe, stage: Stage, folder: str) -> int:
+    """`train_stage` in a process of its own, or one of several that share it; the exit code."""
+
     def tell(line: str) -> None:
-        if rank == 0:
+        if rank() == 0:
             print(line, flush=True)
 
     try:
-        if world > 1:
-            from torch import distributed
-
-            # the host reads who it is from what launchers set
-            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
-            distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
-        train_stage(Path(output), of, stage, Path(folder), tell)
+        with joined(_host(Path(output))):
+            train_stage(Path(output), of, stage, Path(folder), tell)
     except CascadeError as error:
         tell(f"{stage}: {error}")
-        sys.exit(1)
+        return 1
     except (Interrupted, KeyboardInterrupt):
-        sys.exit(130)
+        return STOPPED
+    return 0
 
 
 def _train_all(
@@ -177,37 +174,14 @@ def _train_all(
         for stage in stages:
             train_stage(output, of, stage, folder, tell)
         return
-    spawn = multiprocessing.get_context("spawn")
-    running: list[Any] = []
-    world = min(jobs, of.batch // 2) if len(stages) == 1 else 1
-    failed: dict[str, int] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        meeting = (Path(scratch) / "meeting").as_uri()
-        waiting = [(stage, rank) for stage in stages for rank in range(world)]
-        try:
-            while waiting or running:
-                while waiting and len(running) < jobs:
-                    stage, rank = waiting.pop(0)
-                    child = spawn.Process(
-                        target=_child,
-                        name=stage,
-                        args=(str(output), of, stage, str(folder), rank, world, meeting),
-                    )
-                    child.start()
-                    running.append(child)
-                for child in list(running):
-                    child.join(timeout=0.5)
-                    if child.exitcode is not None:
-                        running.remove(child)
-                        if child.exitcode:
-                            failed[child.name] = max(failed.get(child.name, 0), child.exitcode)
-                            if world > 1:
-                                _end(running)
-        except KeyboardInterrupt:
-            for child in running:  # each has had the same signal and is saving
-                child.join()
-            raise
-    if any(code == 130 for code in failed.values()):
+    work = {stage: (_child, (str(output), of, stage, str(folder))) for stage in stages}
+    if len(stages) == 1:
+        ((stage, (child, args)),) = work.items()
+        codes = {stage: together(max(1, min(jobs, of.batch // 2)), child, *args)}
+    else:
+        codes = apart(work, at_once=jobs)
+    failed = [stage for stage, code in codes.items() if code]
+    if STOPPED in codes.values():
         raise Interrupted("stopped")
     if failed:
         raise CascadeError(
@@ -215,14 +189,6 @@ def _train_all(
             where=str(output),
             fix="See above; the same command continues what was trained",
         )
-
-
-def _end(children: list[Any]) -> None:
-    """Let processes whose partner is gone end: by themselves, or else by force; they would wait for ever."""
-    for child in children:
-        child.join(timeout=10)
-        if child.exitcode is None:
-            child.terminate()
 
 
 def _carry_on(before: Path, after: Path, replace: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Checkpoint folders: one a position, written beside and renamed.
 
 ``checkpoints/<step>-<position>/`` holds ``trained.safetensors`` and ``trained.json`` (what the run has made,
-see `training.trained`), ``state.safetensors`` (everything a resume needs: parameters, buffers, EMA, optimizer
+see `models.trained`), ``state.safetensors`` (everything a resume needs: parameters, buffers, EMA, optimizer
 moments, extra state) and ``checkpoint.json`` (step, position, kept for what). Its presence means it is whole.
 """
 
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from cascade_train.digest import canonical
 from cascade_train.errors import CascadeError
 from cascade_train.files import shared, write_json
+from cascade_train.migrations import current, forward, read_forward, stamped
+from cascade_train.models.trained import TRAINED_JSON, TRAINED_TENSORS, TrainedState
 from cascade_train.training.spec import Block, Position
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 STATE = "state.safetensors"
 INFO = "checkpoint.json"
 
-Kind = Literal["block end", "timed"]
+Reason = Literal["block end", "timed"]
 """``block end``: a position that a graph named. ``timed``: saved on the way, or when something stopped it."""
 
 
@@ -39,7 +41,7 @@ class Saved:
     folder: Path
     step: int
     tag: str
-    kind: Kind
+    kind: Reason
     blocks: tuple[Block, ...] = ()
     """The way that led here, for looking at a folder without the graph that made it."""
 
@@ -81,7 +83,7 @@ def listed(run_folder: Path) -> list[Saved]:
     for folder in root.iterdir() if root.is_dir() else ():
         step, _, tag = folder.name.partition("-")
         if step.isdigit() and tag and (folder / INFO).is_file():
-            info = json.loads((folder / INFO).read_text(encoding="utf-8"))
+            info = read_forward(folder / INFO, "checkpoint")
             blocks = tuple(Block(each["steps"], each.get("learning_rate")) for each in info["blocks"])
             found.append(Saved(folder, int(step), tag, info["kind"], blocks))
     return sorted(found, key=lambda saved: (saved.step, saved.tag))
@@ -101,16 +103,16 @@ def exists(position: Position) -> bool:
 def promote(position: Position) -> None:
     """Mark the checkpoint of ``position`` as one that a graph names."""
     info_file = folder_of(position) / INFO
-    info = json.loads(info_file.read_text(encoding="utf-8"))
+    info = read_forward(info_file, "checkpoint")
     if info.get("kind") != "block end":
         write_json(info_file, {**info, "kind": "block end"})
 
 
-def write(
+def write_checkpoint(
     position: Position,
-    kind: Kind,
+    kind: Reason,
     state: Mapping[str, Tensor],
-    trained: tuple[str, Mapping[str, Tensor], Mapping[str, Any]],
+    trained: TrainedState,
     seconds: float,
 ) -> Path:
     """Write the checkpoint of ``position``; it appears whole or not at all.
@@ -118,30 +120,28 @@ def write(
     Raises:
         CascadeError: the disk is full or cannot be written; checkpoints from before are untouched.
     """
-    from cascade_train.models.applied import TRAINED_JSON, TRAINED_TENSORS
-
     folder = folder_of(position)
     beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
         beside.mkdir(parents=True)
-        result_kind, tensors, settings = trained
-        shared = _in_result(state, tensors)
+        shared = _in_result(state, trained.tensors)
         _save(
             beside / STATE,
             {name: value for name, value in state.items() if name.partition("/")[0] not in shared},
         )
-        _save(beside / TRAINED_TENSORS, tensors)
-        _json(beside / TRAINED_JSON, {"format": 1, "kind": result_kind, "settings": settings})
+        _save(beside / TRAINED_TENSORS, trained.tensors)
+        _json(beside / TRAINED_JSON, "trained", {"kind": trained.kind, "settings": trained.settings})
         _json(
             beside / INFO,
+            "checkpoint",
             {
-                "format": 1,
                 "kind": kind,
                 "step": position.step,
                 "position": position.name,
                 "blocks": canonical(position.blocks),
                 "training_seconds": round(seconds, 1),
                 "in_trained": shared,
+                "state_format": current("state"),
                 "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             },
         )
@@ -162,18 +162,18 @@ def write(
     return folder
 
 
-def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state tensors (CPU) and ``checkpoint.json`` of a checkpoint folder."""
+def read_state(folder: Path) -> dict[str, Tensor]:
+    """The state tensors (CPU) of a checkpoint folder, as `Trainer.restore` takes them."""
     from safetensors.torch import load_file
 
-    from cascade_train.models.applied import TRAINED_TENSORS
-
-    info = json.loads((folder / INFO).read_text(encoding="utf-8"))
-    state = load_file(folder / STATE)
-    if info["in_trained"]:
+    info = read_forward(folder / INFO, "checkpoint")
+    in_trained = info["in_trained"]
+    old = {"format": info.get("state_format", 1), "tensors": load_file(folder / STATE)}
+    state: dict[str, Tensor] = forward("state", old, str(folder / STATE))["tensors"]
+    if in_trained:
         for name, value in load_file(folder / TRAINED_TENSORS).items():
-            state.update({f"{group}/{name}": value for group in info["in_trained"]})
-    return state, info
+            state.update({f"{group}/{name}": value for group in in_trained})
+    return state
 
 
 def _in_result(state: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:
@@ -207,8 +207,8 @@ def _whole(value: Tensor) -> Tensor:
     return out if out.untyped_storage().nbytes() == out.numel() * out.element_size() else out.clone()
 
 
-def _json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+def _json(path: Path, kind: str, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(stamped(kind, value), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     _sync(path)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_train.errors import CascadeError
+from cascade_train.migrations import forward, read_forward
 from cascade_train.training import checkpoints, lock, retention
 from cascade_train.training.metrics import METRICS
 
@@ -28,7 +29,7 @@ def find(root: Path, name: str) -> Path:
     """
     folders = run_folders(root)
     hits = [folder for folder in folders if folder.name.startswith(name)]
-    hits = hits or [folder for folder in folders if _read(folder).get("label") == name]
+    hits = hits or [folder for folder in folders if _label(folder) == name]
     if len(hits) == 1:
         return hits[0]
     if hits:
@@ -43,8 +44,12 @@ def described(folder: Path) -> dict[str, Any]:
     return spec
 
 
-def summary(folder: Path) -> dict[str, Any]:
-    """What a person wants to know of a run: label, target, last step and loss, checkpoints, bytes, holder."""
+def run_summary(folder: Path) -> dict[str, Any]:
+    """What a person wants to know of a run: label, target, last step and loss, checkpoints, bytes, holder.
+
+    Raises:
+        CascadeError: a later version has written it.
+    """
     saved = checkpoints.listed(folder)
     last = _last_row(folder)
     target = described(folder).get("target", {})
@@ -61,9 +66,9 @@ def summary(folder: Path) -> dict[str, Any]:
     }
 
 
-def prune(folder: Path, keep_steps: Iterable[int], dry_run: bool = False) -> list[dict[str, Any]]:
+def prune_run(folder: Path, keep_steps: Iterable[int], dry_run: bool = False) -> list[dict[str, Any]]:
     """Delete what `retention.prunable` allows, under the run's lock; what went, or would."""
-    with lock.held(folder):
+    with lock.locked(folder):
         gone = retention.prunable(folder, keep_steps)
         told = [_about(each) for each in gone]
         if not dry_run:
@@ -84,10 +89,17 @@ def _about(saved: checkpoints.Saved) -> dict[str, Any]:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        value = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        return read_forward(folder / "run.json", "run")
     except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}
+
+
+def _label(folder: Path) -> str | None:
+    """The run's label; None where a later version has written it."""
+    try:
+        return _read(folder).get("label")
+    except CascadeError:
+        return None
 
 
 def _last_row(folder: Path) -> dict[str, Any]:
@@ -99,10 +111,10 @@ def _last_row(folder: Path) -> dict[str, Any]:
         tail = lines.read().decode("utf-8", errors="replace").splitlines()
     for line in reversed(tail):
         try:
-            row: dict[str, Any] = json.loads(line)
-            return row
+            row = json.loads(line)
         except ValueError:
             continue
+        return forward("metrics", {"format": 1, **row}, str(path))
     return {}
 
 

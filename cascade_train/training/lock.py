@@ -20,7 +20,7 @@ HOLDER = "holder.json"
 
 
 @contextmanager
-def held(run_folder: Path) -> Iterator[None]:
+def locked(run_folder: Path) -> Iterator[None]:
     """Hold the run folder's lock; it falls with the process, however that ends.
 
     Raises:

@@ -2,7 +2,8 @@
 
 A line holds ``step`` (from 1), ``branch`` (which tells apart different ways through one run), ``loss``
 (unweighted mean), ``weighted``, ``lr``, ``grad_norm``, ``seconds``, and what else an objective tells.
-Steps that were trained again after a crash appear twice; the last line counts.
+Steps that were trained again after a crash appear twice; the last line counts. A line is of format 1 where it
+does not say its ``format``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import IO, Any
 
 from cascade_train.digest import digest
 from cascade_train.errors import CascadeError
+from cascade_train.migrations import current, forward
 from cascade_train.training.spec import Position
 
 METRICS = "metrics.jsonl"
@@ -49,6 +51,7 @@ class MetricsFile:
 
     def __init__(self, run_folder: Path, branch: str) -> None:
         self.branch = branch
+        self._format = {"format": current("metrics")} if current("metrics") > 1 else {}
         path = run_folder / METRICS
         path.touch()
         with path.open("rb+") as handle:
@@ -63,7 +66,7 @@ class MetricsFile:
         self._file: IO[str] = path.open("a", encoding="utf-8", newline="\n")
 
     def append(self, row: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({"branch": self.branch, **row}) + "\n")
+        self._file.write(json.dumps({**self._format, "branch": self.branch, **row}) + "\n")
 
     def flush(self) -> None:
         """Hand what was appended to the disk; CascadeError when it is full."""
@@ -99,6 +102,8 @@ def read_metrics(position: Position) -> Metrics:
                 row = json.loads(line)
             except ValueError:
                 continue  # the line being written right now
+            row = forward("metrics", {"format": 1, **row}, str(path))
+            row.pop("format")
             if wanted.get(row["step"]) == row["branch"]:
                 rows[row["step"]] = row
     return Metrics(tuple(rows[step] for step in sorted(rows)))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cascade_train.errors import CascadeError
-from cascade_train.training.objectives.base import Group
+from cascade_train.training.objectives.base import ParameterGroup
 from cascade_train.training.spec import Block, OptimizerSpec
 
 
@@ -34,7 +34,7 @@ def learning_rate(
 
 
 def build_optimizer(
-    spec: OptimizerSpec, groups: Sequence[Group], device: torch.device
+    spec: OptimizerSpec, groups: Sequence[ParameterGroup], device: torch.device
 ) -> torch.optim.Optimizer:
     """The torch optimizer that ``spec`` names over ``groups`` (empty ones left out).
 

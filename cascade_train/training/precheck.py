@@ -12,16 +12,16 @@ from typing import Any
 from cascade_train.errors import CascadeError
 from cascade_train.models import build, library, weights
 from cascade_train.models.spec import ModelsSpec, Part
-from cascade_train.training.filters import hit, layers_in
-from cascade_train.training.spec import FullTarget, LoRATarget, RunSpec, TokenSpec
+from cascade_train.training.layers import chosen_layers, layers_in
+from cascade_train.training.spec import FullTarget, LoRATarget, RunSpec, TokenSpec, splits
 from cascade_train.training.tokens import found_entries
 
 
-def check(spec: RunSpec) -> str:
+def examine(spec: RunSpec) -> str:
     """A warning that a person should see before training, or "".
 
     Raises:
-        CascadeError: settings that cannot train, a filter that hits no layer of the models, an expression
+        CascadeError: settings that cannot train, a name that no layer of the models has, an expression
             that finds no word of theirs.
     """
     for what, value, low in (
@@ -31,6 +31,11 @@ def check(spec: RunSpec) -> str:
     ):
         if value < low:
             raise CascadeError(f"the {what} is {value}", fix=f"Use {low} or more")
+    if spec.accumulation > 1 and not splits(spec.target):
+        raise CascadeError(
+            f"accumulation {spec.accumulation}: this part has batch norms, which see a whole batch at a time",
+            fix="Use accumulation 1, and a smaller batch where memory is short",
+        )
     for what, share in (("caption dropout", spec.caption_dropout), ("image share", spec.image_share)):
         if not 0 <= share <= 1:
             raise CascadeError(f"the {what} is {share}", fix="Use a share from 0 to 1")
@@ -86,7 +91,7 @@ def _adapters(target: LoRATarget, models: ModelsSpec) -> None:
     if target.rank < 1:
         raise CascadeError(f"a LoRA of rank {target.rank}", fix="Use 1 or more")
     file = library.part_file(models, "stage_c")
-    hit(_layers(file.path, file.content), target.modules)
+    chosen_layers(_layers(file.path, file.content), target.modules)
 
 
 def _tokens(spec: TokenSpec, models: ModelsSpec) -> None:
@@ -101,7 +106,7 @@ def _applied(models: ModelsSpec) -> list[dict[str, Any]]:
     """The settings of the runs laid over ``models``, the first one first."""
     if not models.applied:
         return []
-    from cascade_train.models.applied import read_settings  # it imports torch
+    from cascade_train.models.trained import read_settings
 
     return [read_settings(Path(run.checkpoint))[1] for run in models.applied]
 

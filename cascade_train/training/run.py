@@ -1,4 +1,4 @@
-"""A run as a value: start it, train to a position, read what lies there (DESIGN §3)."""
+"""A run as a value: start it, train to a position, read what lies there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ from cascade_train.digest import canonical
 from cascade_train.errors import CascadeError, Interrupted
 from cascade_train.files import write_json
 from cascade_train.host.base import Host
+from cascade_train.migrations import stamped
+from cascade_train.models.spec import AppliedRun, ModelsSpec
+from cascade_train.models.trained import TrainedState, read_trained
 from cascade_train.ranks.talk import agreed, check_interrupt, wait
 from cascade_train.training import checkpoints, lock, notes, retention
-from cascade_train.training.look import Look, Preview, Previews
 from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics
-from cascade_train.training.precheck import check
-from cascade_train.training.spec import Block, Position, RunSpec
-from cascade_train.training.trained import TrainedState, load_trained
+from cascade_train.training.precheck import examine
+from cascade_train.training.previews import Preview, Previews, Standing
+from cascade_train.training.spec import Block, Position, RunSpec, splits
 from cascade_train.training.trainer import Trainer
 from cascade_train.words import duration
 
@@ -37,9 +40,9 @@ def start(spec: RunSpec, host: Host) -> Position:
     """The run of ``spec`` at step 0. Its folder is made, with ``run.json``, where it does not exist yet.
 
     Raises:
-        CascadeError: what `precheck.check` finds, without loading anything.
+        CascadeError: what `precheck.examine` finds, without loading anything.
     """
-    warning = check(spec)
+    warning = examine(spec)
     if warning:
         host.warn(warning)
     folder = host.folders.runs / spec.digest
@@ -66,7 +69,7 @@ def train(
         position: where to go on from.
         steps: number of updates, ≥ 0.
         learning_rate: the rate of this block; None follows the run's schedule.
-        preview, preview_every: draws a picture every so many steps, as `look.Previews` does; 0 draws none.
+        preview, preview_every: draws a picture every so many steps, as `Previews` does; 0 draws none.
 
     Raises:
         CascadeError: another process trains this run; the data, the models or the disk fail; the loss is not
@@ -82,7 +85,7 @@ def train(
     if agreed(checkpoints.exists(goal), host):
         if host.rank == 0:
             checkpoints.promote(goal)
-        for line in notes.read(folder):
+        for line in notes.read_notes(folder):
             host.warn(line)
         return goal, read_metrics(goal)
     _describe(goal.spec, folder, host)  # the folder may have been deleted since the run was started
@@ -97,7 +100,7 @@ def train(
         trainer = _at_newest(goal, host)
         _warn_past_schedule(goal, host)
         if host.rank == 0:
-            notes.keep(folder, trainer.objective.dataset.report)
+            notes.keep_notes(folder, trainer.objective.dataset.report)
         _train_to(goal, trainer, host, Previews(preview, preview_every, host), save_seconds)
         _live[goal.name] = trainer
         wait(host)  # the others read what rank 0 has written
@@ -127,7 +130,23 @@ def metrics(position: Position) -> list[dict[str, Any]]:
 
 def trained(position: Position) -> TrainedState:
     """What the run has made at ``position``, read from its checkpoint."""
-    return load_trained(checkpoint_of(position))
+    return read_trained(checkpoint_of(position))
+
+
+def apply_trained(models: ModelsSpec, position: Position, strength: float = 1.0) -> ModelsSpec:
+    """``models`` with what ``position`` has trained laid over them; nothing is loaded yet.
+
+    At step 0, or with strength 0, they are the models as they are. Runs that were applied before stay.
+
+    Raises:
+        CascadeError: the position has not been trained.
+    """
+    if strength == 0 or position.step == 0:
+        return models
+    if strength != strength or abs(strength) == float("inf"):
+        raise CascadeError(f"a strength of {strength}", fix="Use a number such as 1")
+    applied = AppliedRun(position.name, strength, str(checkpoint_of(position)))
+    return replace(models, applied=(*models.applied, applied))
 
 
 def release() -> None:
@@ -155,8 +174,7 @@ def _at_newest(goal: Position, host: Host) -> Trainer:
     fresh = Trainer(goal.spec, host)
     for saved in on_disk:
         try:
-            state, _ = checkpoints.read(saved.folder)
-            fresh.restore(state, saved.step)
+            fresh.restore(checkpoints.read_state(saved.folder), saved.step)
             return fresh
         except Exception as error:
             host.warn(
@@ -216,13 +234,13 @@ def _train_to(goal: Position, trainer: Trainer, host: Host, previews: Previews, 
             log.close()
 
 
-def _save(goal: Position, trainer: Trainer, kind: checkpoints.Kind, host: Host, began: float) -> None:
+def _save(goal: Position, trainer: Trainer, kind: checkpoints.Reason, host: Host, began: float) -> None:
     """Write the checkpoint at the trainer's step, then drop those that it supersedes."""
     if host.rank != 0:
         return
     here = checkpoints.truncated(goal, trainer.step)
     if not (checkpoints.exists(here) and kind == "timed"):
-        checkpoints.write(here, kind, trainer.state(), trainer.trained(), time.monotonic() - began)
+        checkpoints.write_checkpoint(here, kind, trainer.state(), trainer.trained(), time.monotonic() - began)
     retention.delete(retention.superseded(here))
 
 
@@ -235,7 +253,7 @@ def _save_quietly(goal: Position, trainer: Trainer, host: Host, began: float) ->
 
 
 def _own_random_state(host: Host) -> Any:
-    """The loop seeds torch anew each step; whoever called gets their own random state back."""
+    """Dropout draws from torch's random state; whoever called gets their own one back."""
     device = torch.device(host.device)
     devices = [device] if device.type == "cuda" else []
     return torch.random.fork_rng(devices=devices)
@@ -249,13 +267,15 @@ def _describe(spec: RunSpec, folder: Path, host: Host) -> None:
     try:
         write_json(
             described,
-            {
-                "format": 1,
-                "digest": spec.digest,
-                "label": spec.label,
-                "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-                "spec": canonical(spec),
-            },
+            stamped(
+                "run",
+                {
+                    "digest": spec.digest,
+                    "label": spec.label,
+                    "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                    "spec": canonical(spec),
+                },
+            ),
         )
     except OSError as error:
         raise CascadeError(
@@ -272,7 +292,7 @@ def _held(folder: Path, host: Host) -> Iterator[None]:
         refused: tuple[str, str | None, str | None] | None = None
         if host.rank == 0:
             try:
-                holding.enter_context(lock.held(folder))
+                holding.enter_context(lock.locked(folder))
                 checkpoints.sweep(folder)
             except CascadeError as error:
                 refused = error.what, error.where, error.fix
@@ -290,7 +310,7 @@ def _memory_errors(goal: Position) -> Iterator[None]:
     except torch.cuda.OutOfMemoryError as error:
         release()
         spec, advice = goal.spec, []
-        if spec.accumulation < spec.batch_size:
+        if spec.accumulation < spec.batch_size and splits(spec.target):
             advice.append(f"raise accumulation (now {spec.accumulation}, up to {spec.batch_size})")
         if spec.precision != "bf16":
             advice.append("train in bf16")
@@ -336,4 +356,15 @@ def _warn_past_schedule(goal: Position, host: Host) -> None:
         )
 
 
-__all__ = ["Look", "Metrics", "Preview", "checkpoint_of", "metrics", "release", "start", "train", "trained"]
+__all__ = [
+    "Metrics",
+    "Preview",
+    "Standing",
+    "apply_trained",
+    "checkpoint_of",
+    "metrics",
+    "release",
+    "start",
+    "train",
+    "trained",
+]

@@ -61,6 +61,15 @@ class FullTarget:
 
 Target = Union[LoRATarget, FullTarget]  # noqa: UP007
 
+WHOLE_BATCHES = ("stage_a", "compressor", "previewer")
+"""Parts with batch norm. Samples that pass together change each other's results, so accumulation would train
+another run; on several processes each norm sees its process's share, and the run is one of its own."""
+
+
+def splits(target: Target) -> bool:
+    """Whether a batch of ``target`` may pass in pieces without changing what is learned."""
+    return isinstance(target, LoRATarget) or target.part not in WHOLE_BATCHES
+
 
 @dataclass(frozen=True)
 class OptimizerSpec:
@@ -80,9 +89,10 @@ class OptimizerSpec:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """All that determines a run's weights before any block (DESIGN §3). ``total_steps`` is what the
-    learning-rate schedule spans. ``accumulation`` splits the batch of ``batch_size`` samples into that many
-    micro-batches and changes no result beyond rounding."""
+    """All that determines a run's weights before any block. ``total_steps`` is what the learning-rate
+    schedule spans. ``accumulation`` splits the batch of ``batch_size`` samples into that many micro-batches:
+    it changes memory and time, no result beyond rounding, and so not the run's name. A run goes on under
+    another one. Parts with batch norm (`WHOLE_BATCHES`) cannot be split."""
 
     models: ModelsSpec
     dataset: Dataset
@@ -90,7 +100,7 @@ class RunSpec:
     optimizer: OptimizerSpec
     seed: int = 0
     batch_size: int = 4
-    accumulation: int = 1
+    accumulation: int = local(1)
     total_steps: int = 1000
     precision: Precision = "fp32"
     caption_dropout: float = 0.05

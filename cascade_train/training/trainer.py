@@ -6,15 +6,17 @@ import itertools
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cascade_train.diffusion.noise import DROPOUT, generator
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
+from cascade_train.models.trained import TrainedState
 from cascade_train.ranks.talk import gather_rows, share_buffers, sum_gradients
+from cascade_train.training.dropout import Masks, batch_norms
 from cascade_train.training.ema import Ema
 from cascade_train.training.objectives import objective_for
 from cascade_train.training.objectives.base import MicroBatch, Scored
@@ -33,8 +35,14 @@ class Trainer:
         self.whole = True
         """False while an update is half made and the state must not be saved."""
         self.objective = objective_for(spec, host)
+        self._masks = Masks(self.objective.modules)
         self.parameters = self.objective.parameters()
         self.moves_buffers = bool(self.objective.buffers())
+        if host.world_size > 1 and batch_norms(self.objective.modules):
+            host.warn(
+                "batch norms work out their statistics over each process's own share of a batch: "
+                f"on {host.world_size} processes this run is not the one that a single process trains"
+            )
         self.names = {id(value): name for name, value in self.parameters.items()}
         self.optimizer = build_optimizer(spec.optimizer, self.objective.groups(), self.objective.device)
         decay = spec.optimizer.ema
@@ -107,12 +115,11 @@ class Trainer:
         ]
 
     def _micro(self, batch: MicroBatch) -> Scored:
-        """Forward and backward of one micro-batch, whose dropout is a function of where it stands."""
-        draw = generator(batch.seed, batch.step, batch.indices[0], DROPOUT)
-        torch.manual_seed(int(draw.integers(0, 2**63 - 1)))
-        device = self.objective.device.type
-        cast = torch.autocast(device, torch.bfloat16) if self.objective.autocast else nullcontext()
-        with cast:
+        """Forward and backward of one micro-batch."""
+        device = self.objective.device
+        cast = torch.autocast(device.type, torch.bfloat16) if self.objective.autocast else nullcontext()
+        self._masks.begin(batch)
+        with cast, self._masks.alone(device):
             scored = self.objective.score(batch)
         (scored.loss.float().sum() / self.spec.batch_size).backward()
         return scored
@@ -187,16 +194,16 @@ class Trainer:
         self.step = step
         self.whole = True
 
-    def trained(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def trained(self) -> TrainedState:
         """What the run has made so far: EMA weights where kept, else the live ones."""
         weights: dict[str, Tensor] = {name: value.detach() for name, value in self.parameters.items()}
         if self.ema is not None:
             weights.update(self.ema.values)
         weights.update(self.objective.buffers())
-        kind, tensors, settings = self.objective.result(weights)
+        made = self.objective.result(weights)
         if self.spec.objective != "epsilon":
-            settings = {**settings, "objective": self.spec.objective}
-        return kind, tensors, settings
+            made = replace(made, settings={**made.settings, "objective": self.spec.objective})
+        return made
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from cascade_train.jobs.validate import validate
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.weights import read_tensors
 from cascade_train.sampling.spec import Prompts
-from cascade_train.training import look
+from cascade_train.training import previews
 from cascade_train.training import run as runs
 from cascade_train.training.spec import FullTarget, LoRATarget, OptimizerSpec, Position, RunSpec, TokenSpec
 
@@ -98,7 +98,7 @@ def test_pictures_and_loss_are_shown_while_training(
     """Four captions as Stage C draws them now above the plot; both change, and the result does not."""
     import numpy as np
 
-    monkeypatch.setattr(look, "SHARE", float("inf"))
+    monkeypatch.setattr(previews, "SHARE", float("inf"))
     watched = host.sink
     assert isinstance(watched, Watched)
     unseen, *_ = train_block(start, 4, None, host, preview_every=2)
@@ -153,7 +153,7 @@ def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: Hea
     from cascade_train.models import build, library
     from cascade_train.sampling.conditioning import encode_prompts
     from cascade_train.sampling.stages import predicts, sample_c
-    from cascade_train.training.apply import apply_trained
+    from cascade_train.training.run import apply_trained
 
     dataset = folder_dataset("bundled/crescent", recursive=True, host=host)
     spec = RunSpec(

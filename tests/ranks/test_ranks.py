@@ -247,7 +247,7 @@ def test_a_run_that_is_held_is_refused_to_both(tmp_path: Path) -> None:
     file = graph(tmp_path)
     finished(*command(file, tmp_path), "--only", "5")
     (run,) = (tmp_path / "cascade" / "runs").iterdir()
-    with lock.held(run):
+    with lock.locked(run):
         (code, out, _), (other, _, err) = ended(together(file, tmp_path))
     assert code == other == 1
     failed = {node["id"]: node for node in report(out)["nodes"] if node["state"] == "failed"}
@@ -268,7 +268,7 @@ def test_a_failure_of_one_alone_ends_what_it_would_do_and_hangs_nobody(tmp_path:
 def test_half_of_what_a_launcher_sets_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cascade_train.errors import CascadeError
     from cascade_train.host.headless import HeadlessHost, headless_folders
-    from cascade_train.ranks.joined import joined
+    from cascade_train.ranks.processes import joined
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)

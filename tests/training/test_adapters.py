@@ -14,8 +14,9 @@ from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.text import encode_text
 from cascade_train.training import run
-from cascade_train.training.apply import apply_trained
-from cascade_train.training.objectives.adapters import chosen_modules
+from cascade_train.training.layers import chosen_layers as chosen
+from cascade_train.training.objectives.adapters import layers_of
+from cascade_train.training.run import apply_trained
 from cascade_train.training.spec import Block, FullTarget, LoRATarget, TokenSpec
 from cascade_train.training.tokens import with_tokens
 from cascade_train.training.trainer import Trainer
@@ -36,15 +37,15 @@ def answers(unet: torch.nn.Module, text: torch.nn.Module, caption: str) -> torch
 
 def test_filters_are_the_references_pieces_of_names(models: ModelsSpec) -> None:
     unet = library.part(models, "stage_c")
-    attention = chosen_modules(unet, "attn")
+    attention = chosen(layers_of(unet), "attn")
     assert attention and all(
         name.split(".attention.")[1] in ("to_q", "to_k", "to_v", "to_out.0") for name in attention
     )
-    assert chosen_modules(unet, ".attn.to_q") == [name for name in attention if name.endswith("to_q")]
-    assert chosen_modules(unet, "attention.to_q") == chosen_modules(unet, ".attn.to_q")
-    both = chosen_modules(unet, " channelwise , attn.out_proj,")
+    assert chosen(layers_of(unet), ".attn.to_q") == [name for name in attention if name.endswith("to_q")]
+    assert chosen(layers_of(unet), "attention.to_q") == chosen(layers_of(unet), ".attn.to_q")
+    both = chosen(layers_of(unet), " channelwise , attn.out_proj,")
     assert {name.split(".")[3] for name in both} == {"channelwise", "attention"}
-    assert len(chosen_modules(unet, "down_blocks.0")) < len(chosen_modules(unet, "down_blocks"))
+    assert len(chosen(layers_of(unet), "down_blocks.0")) < len(chosen(layers_of(unet), "down_blocks"))
 
 
 def test_a_filter_that_hits_nothing_names_what_is_near(
@@ -68,7 +69,7 @@ def test_only_adapters_move_and_stage_c_has_no_dropout(
         trainer.advance(Block(1))
     moved = {name for name, value in unet.named_parameters() if not torch.equal(value, before[name])}
     assert moved and all(".lora_A." in name or ".lora_B." in name for name in moved)
-    assert len(moved) == 2 * len(chosen_modules(library.part(models, "stage_c"), "attn"))
+    assert len(moved) == 2 * len(chosen(layers_of(library.part(models, "stage_c")), "attn"))
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora"])
@@ -103,7 +104,7 @@ def test_merging_is_what_peft_does(studio: ModuleType, models: ModelsSpec, tmp_p
     position, _ = run.train(run.start(spec, host), 3, host=host)
     live = next(iter(run._live.values())).objective.unet  # type: ignore[attr-defined]
     ours = library.part(apply_trained(models, position), "stage_c")
-    for name in chosen_modules(library.part(models, "stage_c"), "attn"):
+    for name in chosen(layers_of(library.part(models, "stage_c")), "attn"):
         layer = live.get_submodule(name)
         layer.merge()
         torch.testing.assert_close(

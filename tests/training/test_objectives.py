@@ -13,7 +13,7 @@ from cascade_train.errors import CascadeError
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.training import run
-from cascade_train.training.apply import apply_trained
+from cascade_train.training.run import apply_trained
 from cascade_train.training.spec import Block, FullTarget, OptimizerSpec
 from cascade_train.training.trainer import Trainer
 

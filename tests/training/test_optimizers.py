@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, Se
 
 from cascade_train.errors import CascadeError
 from cascade_train.training.ema import Ema
-from cascade_train.training.objectives.base import Group
+from cascade_train.training.objectives.base import ParameterGroup
 from cascade_train.training.optimizers import build_optimizer, learning_rate
 from cascade_train.training.spec import Block, OptimizerSpec
 
@@ -55,7 +55,7 @@ def test_decay_stays_off_where_a_group_says_so() -> None:
     kept, free = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
     optimizer = build_optimizer(
         replace(SPEC, weight_decay=0.5),
-        [Group({"a": kept}), Group({"b": free}, 0.1, decay=False)],
+        [ParameterGroup({"a": kept}), ParameterGroup({"b": free}, 0.1, decay=False)],
         torch.device("cpu"),
     )
     for value in (kept, free):
@@ -96,8 +96,8 @@ def test_accumulation_does_not_count_micro_steps(
 
 
 def test_an_unknown_optimizer_names_the_known_ones() -> None:
-    weight = Group({"a": torch.nn.Parameter(torch.ones(1))})
+    weight = ParameterGroup({"a": torch.nn.Parameter(torch.ones(1))})
     with pytest.raises(CascadeError, match="no optimizer is called 'lion'"):
         build_optimizer(replace(SPEC, name="lion"), [weight], torch.device("cpu"))  # type: ignore[arg-type]
     with pytest.raises(CascadeError, match="nothing to train"):
-        build_optimizer(SPEC, [Group({})], torch.device("cpu"))
+        build_optimizer(SPEC, [ParameterGroup({})], torch.device("cpu"))

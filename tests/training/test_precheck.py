@@ -17,9 +17,9 @@ from cascade_train.errors import CascadeError
 from cascade_train.models import build, layouts, library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.training import run, tokens
-from cascade_train.training.apply import apply_trained
-from cascade_train.training.filters import layers_in
+from cascade_train.training.layers import layers_in
 from cascade_train.training.objectives.adapters import layers_of
+from cascade_train.training.run import apply_trained
 from cascade_train.training.spec import LoRATarget, TokenSpec
 
 LAYOUTS = Path(__file__).parents[1] / "models" / "layouts"
@@ -131,7 +131,7 @@ def test_nothing_of_it_needs_torch(models_folder: Path) -> None:
         "from cascade_train.training.spec import LoRATarget, OptimizerSpec, RunSpec, TokenSpec\n"
         "models = library.models_in(Path(sys.argv[1]), name='tiny')\n"
         "target = LoRATarget(tokens=TokenSpec((('a', '^star'),)))\n"
-        "precheck.check(RunSpec(models, Dataset(()), target, OptimizerSpec()))\n"
+        "precheck.examine(RunSpec(models, Dataset(()), target, OptimizerSpec()))\n"
         "assert not {'torch', 'diffusers', 'cv2'} & set(sys.modules)"
     )
     done = subprocess.run(

@@ -13,8 +13,8 @@ import pytest
 
 from cascade_train.errors import CascadeError
 from cascade_train.models.spec import ModelsSpec
-from cascade_train.training import look, run
-from cascade_train.training.apply import apply_trained
+from cascade_train.training import previews, run
+from cascade_train.training.run import apply_trained
 
 
 def test_queueing_the_same_graph_again_trains_nothing(
@@ -195,7 +195,7 @@ def test_progress_tells_step_loss_and_time_left(
 @pytest.fixture
 def seen_host(studio: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A host whose previews somebody sees, and which has all the time in the world for them."""
-    monkeypatch.setattr(look, "SHARE", float("inf"))
+    monkeypatch.setattr(previews, "SHARE", float("inf"))
     host = studio.CountingHost(tmp_path / "seen")
     host.previews = True
     return host
@@ -210,7 +210,7 @@ def test_looking_in_the_middle_of_a_block_changes_no_bit(
 
     seen: list[tuple[int, bool]] = []
 
-    def draw(here: run.Look) -> None:
+    def draw(here: run.Standing) -> None:
         torch.rand(3)
         seen.append((here.position.step, here.stage_c is not None))
         if here.stage_c is not None and here.text is not None:
@@ -241,7 +241,7 @@ def test_looking_in_the_middle_of_a_block_changes_no_bit(
 def test_a_picture_that_fails_is_told_once_and_training_goes_on(
     studio: ModuleType, models: ModelsSpec, seen_host: Any
 ) -> None:
-    def draw(here: run.Look) -> None:
+    def draw(here: run.Standing) -> None:
         raise RuntimeError("out of memory")
 
     later, _ = run.train(
@@ -253,20 +253,20 @@ def test_a_picture_that_fails_is_told_once_and_training_goes_on(
 
 def test_pictures_take_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch, seen_host: Any) -> None:
     clock = [0.0]
-    monkeypatch.setattr(look, "SHARE", 0.05)
-    monkeypatch.setattr(look.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(look, "looked", lambda trainer, position: contextlib.nullcontext(position))
+    monkeypatch.setattr(previews, "SHARE", 0.05)
+    monkeypatch.setattr(previews.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(previews, "standing", lambda trainer, position: contextlib.nullcontext(position))
 
     def draw(position: Any) -> None:
         clock[0] += 2.0
 
-    previews = look.Previews(draw, 10, seen_host)
+    some = previews.Previews(draw, 10, seen_host)
     drawn = 0
     for step in range(1, 1001):
         clock[0] += 0.1
-        if previews.due(step):
+        if some.due(step):
             assert step % 10 == 0
-            previews.drawn(None, step)  # type: ignore[arg-type]
+            some.drawn(None, step)  # type: ignore[arg-type]
             drawn += 1
     assert 0.03 < 2.0 * drawn / clock[0] <= 0.051
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cascade_train.errors import CascadeError
-from cascade_train.training.filters import hit
+from cascade_train.training.layers import chosen_layers
 from cascade_train.training.spec import LoRATarget
 from cascade_train.training.tokens import Row
 
@@ -25,19 +25,6 @@ def layers_of(unet: nn.Module) -> list[str]:
     ]
 
 
-def chosen_modules(unet: nn.Module, filters: str) -> list[str]:
-    """The layers whose name holds one of ``filters``.
-
-    Args:
-        filters: pieces of names, comma-separated, as in the reference; each is looked for in the layer's
-            name in diffusers and in its native name, so that ``attn`` means the attention projections.
-
-    Raises:
-        CascadeError: a filter hits no layer; names near it are listed.
-    """
-    return hit(layers_of(unet), filters)
-
-
 def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
     """Inject adapters of ``target`` into ``unet`` (on the CPU) in place; they alone need gradients, in fp32.
 
@@ -46,7 +33,7 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
     """
     from peft import LoraConfig, inject_adapter_in_model
 
-    names = chosen_modules(unet, target.modules)
+    names = chosen_layers(layers_of(unet), target.modules)
     if target.kind == "dora":
         weights = {name: unet.get_parameter(f"{name}.weight") for name in names}
         empty = [name for name, weight in weights.items() if not weight.flatten(1).any(dim=1).all()]

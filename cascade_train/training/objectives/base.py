@@ -6,11 +6,12 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from cascade_train.models.trained import TrainedState
 from cascade_train.training.spec import FullTarget, RunSpec
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Group:
+class ParameterGroup:
     """Parameters that share a learning rate. ``learning_rate`` None takes the run's."""
 
     parameters: Mapping[str, nn.Parameter]
@@ -80,9 +81,9 @@ class Objective(ABC):
     def score(self, batch: MicroBatch) -> Scored:
         """The losses of ``batch``; called in the loop's autocast, with gradients on."""
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ParameterGroup]:
         """What the optimizer is given: one group unless a subclass says otherwise."""
-        return [Group(self.parameters())]
+        return [ParameterGroup(self.parameters())]
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Every trained parameter by its name in the checkpoint."""
@@ -115,8 +116,8 @@ class Objective(ABC):
         """Take up what `extra_state` gave."""
 
     @abstractmethod
-    def result(self, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-        """What training has made, as (kind, tensors, settings) of `training.trained.TrainedState`.
+    def result(self, weights: Mapping[str, Tensor]) -> TrainedState:
+        """What training has made.
 
         ``weights`` holds a value for each of `parameters` (their EMA where one is kept) and `buffers`.
         """
@@ -124,7 +125,7 @@ class Objective(ABC):
 
 def full_result(
     spec: RunSpec, modules: nn.ModuleDict, weights: Mapping[str, Tensor], parts: tuple[str, ...]
-) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+) -> TrainedState:
     """The result of training all weights of ``parts``: tensors named ``part.name in the module``."""
     target = spec.target
     assert isinstance(target, FullTarget)
@@ -133,7 +134,7 @@ def full_result(
     fixed = modules.state_dict()
     tensors.update({name: fixed[name].detach() for name in wanted - tensors.keys()})
     settings = {"parts": list(parts), "init": target.init, "config": target.config, "seed": spec.seed}
-    return "full", tensors, settings
+    return TrainedState("full", tensors, settings)
 
 
 def trainable_part(spec: RunSpec, part: str, host: Host) -> nn.Module:

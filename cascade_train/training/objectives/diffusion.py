@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Noised:
-    """A noised micro-batch: input ``x`` and ``wanted`` answer (B, C, H, W); ``log_snr`` and ``time`` (B,)
-    fp32."""
+class Denoising:
+    """What a network is asked of a micro-batch: noisy input ``x`` and ``wanted`` answer (B, C, H, W);
+    ``log_snr`` and ``time`` (B,) fp32."""
 
     x: Tensor
     wanted: Tensor
@@ -38,7 +38,7 @@ class DiffusionObjective(Objective):
         super().__init__(spec, host)
         self.adaptive = AdaptiveWeights.fresh() if spec.loss_weight == "adaptive" else None
 
-    def noised(self, batch: MicroBatch, clean: Tensor, pyramid: bool = False) -> Noised:
+    def denoising(self, batch: MicroBatch, clean: Tensor, pyramid: bool = False) -> Denoising:
         """``clean`` (B, C, H, W) at each sample's own time under its own noise."""
         spec, indices = self.spec, batch.indices
         noise = random.normals(batch.seed, batch.step, indices, clean.shape[1:])
@@ -50,9 +50,9 @@ class DiffusionObjective(Objective):
         time = time_input(log_snr).to(self.device)
         log_snr = log_snr.to(self.device)
         wanted = target(clean, noise, log_snr, spec.objective)
-        return Noised(noised(clean, noise, log_snr), wanted, log_snr, time)
+        return Denoising(noised(clean, noise, log_snr), wanted, log_snr, time)
 
-    def scored(self, prediction: Tensor, given: Noised) -> Scored:
+    def scored(self, prediction: Tensor, given: Denoising) -> Scored:
         """The weighted and unweighted losses of ``prediction`` (B, C, H, W)."""
         raw = per_sample_mse(prediction.float(), given.wanted)
         weigh = self.adaptive.weights if self.adaptive is not None else FIXED[self.spec.loss_weight]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from cascade_train.models.trained import TrainedState
 from cascade_train.training.feed import TextFeed, TokenFeed
 from cascade_train.training.objectives.adapters import RowEmbedding, adapter_tensors, add_lora
-from cascade_train.training.objectives.base import Group, frozen_part, own_copy, save_memory
+from cascade_train.training.objectives.base import ParameterGroup, frozen_part, own_copy, save_memory
 from cascade_train.training.objectives.stage_c import StageCBase, frozen_text
 from cascade_train.training.spec import LoRATarget
 from cascade_train.training.tokens import rows_of
@@ -58,15 +59,15 @@ class LoRAObjective(StageCBase):
             return self._frozen.batch(captions)
         return self._tokens.states(self._text, captions)
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ParameterGroup]:
         everything = self.parameters()
         rows = {name: value for name, value in everything.items() if name == ROWS}
         adapters = {name: value for name, value in everything.items() if name != ROWS}
         rate = self.target.tokens.learning_rate if self.target.tokens is not None else None
         # decay would pull a word towards the middle of the vocabulary, where it means nothing
-        return [Group(adapters), Group(rows, rate, decay=False)]
+        return [ParameterGroup(adapters), ParameterGroup(rows, rate, decay=False)]
 
-    def result(self, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def result(self, weights: Mapping[str, Tensor]) -> TrainedState:
         tensors = adapter_tensors(weights, "stage_c")
         kind = "lora" if tensors else "tokens"
         parts = ["stage_c"] if tensors else []
@@ -82,7 +83,7 @@ class LoRAObjective(StageCBase):
             parts.append("text")
             tensors["tokens.rows"] = weights[ROWS]
             settings["tokens"] = self.rows
-        return kind, tensors, settings
+        return TrainedState(kind, tensors, settings)
 
 
 def _with_rows(text: nn.Module, target: LoRATarget) -> tuple[nn.Module, list[dict[str, Any]]]:

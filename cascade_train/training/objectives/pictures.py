@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -15,6 +15,7 @@ from cascade_train.training.spec import FullTarget
 if TYPE_CHECKING:
     from cascade_train.data.dataset import Draw
     from cascade_train.host.base import Host
+    from cascade_train.models.trained import TrainedState
     from cascade_train.training.spec import RunSpec
 
 
@@ -45,5 +46,5 @@ class PictureObjective(Objective):
     def ahead(self, draws: Sequence[Draw]) -> None:
         self.pixels.ahead(draws)
 
-    def result(self, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def result(self, weights: Mapping[str, Tensor]) -> TrainedState:
         return full_result(self.spec, self.modules, weights, self.kept)

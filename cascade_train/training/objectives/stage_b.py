@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from cascade_train.training.stores import store_for
 if TYPE_CHECKING:
     from cascade_train.data.dataset import Draw
     from cascade_train.host.base import Host
+    from cascade_train.models.trained import TrainedState
     from cascade_train.training.spec import RunSpec
 
 CONDITION_DROP = 0.1
@@ -66,7 +67,7 @@ class StageBObjective(DiffusionObjective):
         self.latents.ahead(draws)
 
     def score(self, batch: MicroBatch) -> Scored:
-        given = self.noised(batch, self.latents.batch(batch.draws), pyramid=self.target.pyramid_noise)
+        given = self.denoising(batch, self.latents.batch(batch.draws), pyramid=self.target.pyramid_noise)
         text = self._text.batch(self.captions(batch))
         patch = int(self.unet.config.patch_size)  # type: ignore[union-attr, arg-type]
         inside = (given.x.shape[-2] // patch, given.x.shape[-1] // patch)
@@ -117,5 +118,5 @@ class StageBObjective(DiffusionObjective):
             small = nn.functional.interpolate(picture, size=size, mode="nearest")
             return encode(self.compressor, small)[0].float().cpu()
 
-    def result(self, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def result(self, weights: Mapping[str, Tensor]) -> TrainedState:
         return full_result(self.spec, self.modules, weights, ("stage_b",))

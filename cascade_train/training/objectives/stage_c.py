@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from cascade_train.training.objectives.base import (
     full_result,
     trainable_part,
 )
-from cascade_train.training.objectives.diffusion import DiffusionObjective, Noised
+from cascade_train.training.objectives.diffusion import Denoising, DiffusionObjective
 from cascade_train.training.spec import FullTarget
 from cascade_train.training.stores import store_for
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cascade_train.data.dataset import Draw
     from cascade_train.host.base import Host
     from cascade_train.models.text import TextStates
+    from cascade_train.models.trained import TrainedState
     from cascade_train.training.spec import RunSpec
 
 
@@ -86,10 +87,10 @@ class StageCBase(DiffusionObjective):
         self.latents.ahead(draws)
 
     def score(self, batch: MicroBatch) -> Scored:
-        given = self.noised(batch, self.latents.batch(batch.draws))
+        given = self.denoising(batch, self.latents.batch(batch.draws))
         return self.scored(self.predict(given, self.text(self.captions(batch)), self.image(batch)), given)
 
-    def predict(self, given: Noised, text: TextStates, image: Tensor) -> Tensor:
+    def predict(self, given: Denoising, text: TextStates, image: Tensor) -> Tensor:
         return self.unet(
             sample=given.x,
             timestep_ratio=given.time,
@@ -139,5 +140,5 @@ class StageCObjective(StageCBase):
             return self._frozen.batch(captions)
         return self._tokens.states(self.modules["text"], captions)
 
-    def result(self, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def result(self, weights: Mapping[str, Tensor]) -> TrainedState:
         return full_result(self.spec, self.modules, weights, self.parts)

@@ -1,4 +1,4 @@
-"""Which layers of Stage C a LoRA's filter means: by name, from a network or from a file's header alone."""
+"""Which layers of Stage C a LoRA takes: by name, from a network or from a file's header alone."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cascade_train.errors import CascadeError
 from cascade_train.models.layouts import diffusers_name, without_prefix
 
 
-def pieces(filters: str) -> list[str]:
-    """The comma-separated parts of names in ``filters``; CascadeError for one that no name can hold."""
-    found = [piece.strip() for piece in filters.split(",")]
+def pieces(wanted: str) -> list[str]:
+    """The comma-separated parts of names in ``wanted``; CascadeError for one that no name can hold."""
+    found = [piece.strip() for piece in wanted.split(",")]
     for piece in found:
         if not re.fullmatch(r"[\w.]*", piece, re.ASCII):
             raise CascadeError(
@@ -22,20 +22,21 @@ def pieces(filters: str) -> list[str]:
     return [piece for piece in found if piece]
 
 
-def hit(layers: Sequence[str], filters: str) -> list[str]:
-    """Those of ``layers`` (names in diffusers) whose name, there or natively, holds one of ``filters``.
+def chosen_layers(layers: Sequence[str], wanted: str) -> list[str]:
+    """Those of ``layers`` (names in diffusers) whose name, there or natively, holds one of `pieces` of
+    ``wanted``, as in the reference: ``attn`` means the attention projections.
 
     Raises:
-        CascadeError: a filter hits no layer; names near it are listed.
+        CascadeError: a piece is part of no layer's name; names near it are listed.
     """
     chosen: set[str] = set()
-    for wanted in pieces(filters):
-        found = [name for name in layers if wanted in name or wanted in native_name(name)]
+    for piece in pieces(wanted):
+        found = [name for name in layers if piece in name or piece in native_name(name)]
         if not found:
-            near = ", ".join(_near(wanted, layers))
+            near = ", ".join(_near(piece, layers))
             raise CascadeError(
-                f"the LoRA filter '{wanted}' hits no layer",
-                typed=("modules", wanted),
+                f"the LoRA filter '{piece}' hits no layer",
+                typed=("modules", piece),
                 fix=f"Use a part of a layer's name, such as {near}",
             )
         chosen.update(found)

@@ -1,4 +1,4 @@
-"""Looking at a run while it trains: pictures now and then, which change no result and take little time."""
+"""Previews of a run while it trains: pictures now and then, which change no result and take little time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GUESS = 0.5
 
 
 @dataclass(frozen=True)
-class Look:
+class Standing:
     """A run as it stands, good for as long as the picture is drawn.
 
     Args:
@@ -43,7 +43,7 @@ class Look:
     captions: tuple[str, ...] = ()
 
 
-Preview = Callable[[Look], "Image.Image | None"]
+Preview = Callable[[Standing], "Image.Image | None"]
 """Draws a small picture of how a run is doing. It leaves the modules it is given as they are."""
 
 
@@ -69,8 +69,8 @@ class Previews:
         """The picture of ``trainer``, which stands at ``position``."""
         began = time.monotonic()
         try:
-            with looked(trainer, position) as look:
-                return self._draw(look) if self._draw is not None else None
+            with standing(trainer, position) as here:
+                return self._draw(here) if self._draw is not None else None
         except Exception as error:
             self._draw = None
             self._host.warn(f"no more pictures while this block trains: {error}")
@@ -81,8 +81,8 @@ class Previews:
 
 
 @contextmanager
-def looked(trainer: Trainer, position: Position) -> Iterator[Look]:
-    """A `Look` at the trainer's own modules, which are in eval meanwhile and as they were afterwards."""
+def standing(trainer: Trainer, position: Position) -> Iterator[Standing]:
+    """The trainer's own modules as a `Standing`, which are in eval meanwhile and as they were afterwards."""
     objective = trainer.objective
     network, text = objective.shown()
     modules = [*objective.modules.modules(), *(network.modules() if network is not None else ())]
@@ -93,7 +93,7 @@ def looked(trainer: Trainer, position: Position) -> Iterator[Look]:
         for module in modules:
             module.training = False
         with torch.no_grad(), cast:
-            yield Look(position, network, text, tuple(trainer.coming_captions()))
+            yield Standing(position, network, text, tuple(trainer.coming_captions()))
     finally:
         for module, mode in modes:
             module.training = mode

@@ -1,0 +1,63 @@
+"""What a run has made, as tensors and settings: the two files in a checkpoint that others read.
+
+``trained.safetensors`` and ``trained.json`` (``{"format": …, "kind": …, "settings": {…}}``):
+
+- kind ``full``: tensors ``<part>.<name in the module>``; settings ``parts``, ``init``, ``config``, ``seed``.
+- kind ``lora``: tensors ``<part>.<module>.lora_A.weight`` (r, in), ``….lora_B.weight`` (out, r) and, for
+  DoRA, ``….lora_magnitude_vector.weight`` (out,); settings ``rank``, ``alpha``, ``variant``.
+- tokens, beside a LoRA or alone (kind ``tokens``): tensor ``tokens.rows`` (n, width); settings ``tokens``,
+  a list of ``{"name", "new", "id"}`` in the order of the rows;
+- setting ``objective`` where it is not epsilon: what Stage B or C predicts now.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_train.errors import CascadeError
+from cascade_train.migrations import read_forward
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TRAINED_TENSORS = "trained.safetensors"
+TRAINED_JSON = "trained.json"
+
+
+@dataclass(frozen=True)
+class TrainedState:
+    """``kind`` is ``full``, ``lora`` or ``tokens``; as read, tensors lie on the CPU."""
+
+    kind: str
+    tensors: Mapping[str, Tensor]
+    settings: Mapping[str, Any]
+
+
+def read_trained(checkpoint: Path) -> TrainedState:
+    """What the checkpoint folder holds.
+
+    Raises:
+        CascadeError: there is no trained state in it, or one written by a later version.
+    """
+    from safetensors.torch import load_file
+
+    kind, settings = read_settings(checkpoint)
+    return TrainedState(kind, load_file(checkpoint / TRAINED_TENSORS), settings)
+
+
+def read_settings(checkpoint: Path) -> tuple[str, dict[str, Any]]:
+    """(kind, settings) alone, without reading tensors; raises as `read_trained` does."""
+    try:
+        described = read_forward(checkpoint / TRAINED_JSON, "trained")
+    except (OSError, ValueError) as error:
+        raise CascadeError(
+            "there is no trained state here",
+            where=str(checkpoint),
+            fix="The checkpoint may have been deleted: run the training again",
+        ) from error
+    return described["kind"], described["settings"]
