@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .base import MODELS, CascadeNode, Input, choice
+from cascade_train.errors import CascadeError
+from cascade_train.models.library import FILES, MODEL_FOLDERS, NANO, VARIANTS, load_models
+from cascade_train.models.spec import ModelsSpec
 
-BUNDLED, FILES = "nano (bundled)", "files"
+from .base import MODELS, CascadeNode, Input, choice, options
+
+BUNDLED = "nano (bundled)"
+"""How `NANO` is shown."""
+
 OFFICIAL = "official name"
 """In a list of files: the file that has the official name."""
 
@@ -33,6 +39,27 @@ class LoadStableCascade(CascadeNode):
     RETURN_TYPES = (MODELS,)
     RETURN_NAMES = ("models",)
     OUTPUT_TOOLTIPS = ("For training, drawing and encoding.",)
+    HELP = """
+    Nothing is loaded by this node itself: each part is read when something needs it, and kept.
+
+    **nano** comes with the pack. It has the architecture of Stable Cascade at small widths, draws 64×64
+    pictures of simple shapes, and trains on any CPU: good for trying a workflow before it goes to the large
+    models.
+
+    **files** looks in ComfyUI's model folders, for the official names unless others are chosen:
+
+    | part | folder | official file |
+    |---|---|---|
+    | Stage C | `diffusion_models` or `unet` | `stage_c_bf16.safetensors`, lite: `stage_c_lite_bf16.safetensors` |
+    | Stage B | `diffusion_models` or `unet` | `stage_b_bf16.safetensors`, lite: `stage_b_lite_bf16.safetensors` |
+    | Stage A | `vae` | `stage_a.safetensors` |
+    | compressor | `vae` | `effnet_encoder.safetensors` |
+    | previewer | `vae` | `previewer.safetensors` |
+    | text encoder | `text_encoders` | a folder in Hugging Face layout, `stable-cascade/text_encoder` |
+    | image encoder | `clip_vision` | a folder in Hugging Face layout, `stable-cascade/image_encoder` |
+
+    Only `.safetensors` files are read.
+    """  # noqa: E501
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -42,11 +69,10 @@ class LoadStableCascade(CascadeNode):
                     (BUNDLED, FILES),
                     "The small model that comes with the pack, or files in ComfyUI's model folders.",
                 ),
-                "variant": choice(
-                    ("full", "lite"), "Of the official files: 3.6B and 3B parameters, or 1B and 700M."
-                ),
+                "variant": choice(VARIANTS, "Of the official files: 3.6B and 3B parameters, or 1B and 700M."),
                 "precision": choice(
-                    ("fp32", "bf16"), "How the frozen weights are held in memory; bf16 takes half."
+                    options(ModelsSpec, "precision"),
+                    "How the frozen weights are held in memory; bf16 takes half.",
                 ),
             },
             "optional": {part: cls._files(part, tip) for part, tip in PARTS.items()},
@@ -55,8 +81,6 @@ class LoadStableCascade(CascadeNode):
     @classmethod
     def _files(cls, part: str, tip: str) -> Input:
         """A list of the files (or folders) there are; cheap, since it is made at every look at the node."""
-        from cascade_train.models.library import MODEL_FOLDERS
-
         host = getattr(cls, "host", None)
         found: dict[str, None] = {}
         for kind in MODEL_FOLDERS[part] if host is not None else ():
@@ -66,25 +90,21 @@ class LoadStableCascade(CascadeNode):
 
     @classmethod
     def IS_CHANGED(cls, **settings: Any) -> Any:
-        from cascade_train.errors import CascadeError
-
         try:
             return cls._load(**settings).digest
         except CascadeError as error:
             return str(error)
 
     @classmethod
-    def _load(cls, source: str, variant: str, precision: str, **files: str | None) -> Any:
-        from cascade_train.models.library import FILES, NANO, load_models
-
+    def _load(cls, source: str, variant: Any, precision: Any, **files: str | None) -> Any:
         named: Any = {part: name for part, name in files.items() if name and name != OFFICIAL}
         return load_models(
             NANO if source == BUNDLED else FILES,
             host=cls.host,
-            variant=variant,  # type: ignore[arg-type]
+            variant=variant,
             precision=precision,
             files=named,
-        )  # type: ignore[arg-type]
+        )
 
     def run(self, **settings: Any) -> tuple[Any]:
         return (self._load(**settings),)
@@ -98,6 +118,3 @@ def _listed(root: Path, folders: bool) -> list[str]:
             path.parent.relative_to(root).as_posix() for path in root.glob("*/config.json")
         ) + sorted(path.parent.relative_to(root).as_posix() for path in root.glob("*/*/config.json"))
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*.safetensors"))
-
-
-NODES = (LoadStableCascade,)

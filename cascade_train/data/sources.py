@@ -17,6 +17,8 @@ from cascade_train.data.urls import expand
 from cascade_train.errors import CascadeError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cascade_train.host.base import Host
 
 Tell = Callable[[int, int, str], None]
@@ -104,6 +106,16 @@ def tars_state(text: str, host: Host) -> str:
         else:
             state.update(f"{shard}\n".encode())
     return state.hexdigest()[:32]
+
+
+def images_dataset(batches: Sequence[Tensor], captions: Sequence[str], *, host: Host) -> Dataset:
+    """The pictures in IMAGE ``batches`` (B, H, W, 3), each batch of its own size, as `pictures_dataset`.
+
+    A single text in ``captions`` holds one line for each picture, or one for all.
+    """
+    pictures = [picture for batch in batches for picture in batch.detach().cpu().numpy()]
+    lines = captions[0].strip("\n").split("\n") if len(captions) == 1 else captions
+    return pictures_dataset(pictures, lines, host=host)
 
 
 def pictures_dataset(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import textwrap
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from cascade_train.graph.check.schema import Input, inputs_of
@@ -224,10 +223,10 @@ def properties(kind: str) -> dict[str, Any]:
     return {"cnr_id": pack, "Node name for S&R": kind}
 
 
-def save(path: Path, name: str, sheet: Sheet) -> None:
-    """Write ``sheet``; its id is a function of its name."""
+def text(name: str, sheet: Sheet) -> str:
+    """``sheet`` as a workflow file; its id is a function of its name."""
     import uuid
 
     document = sheet.document()
     document["id"] = str(uuid.uuid5(uuid.NAMESPACE_URL, f"cascade-train/{name}"))
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
