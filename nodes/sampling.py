@@ -21,7 +21,7 @@ def _prompts(text: str, host: Host) -> None:
     spec.Prompts(spec.prompts_from_lines(text))
 
 
-class Prompts(CascadeNode):
+class PromptsNode(CascadeNode):
     ID = "CascadePrompts"
     DISPLAY_NAME = "Prompts"
     CATEGORY = "cascade/sampling"

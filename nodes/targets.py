@@ -16,7 +16,7 @@ def _layers(text: str, host: Host) -> None:
     pieces(text)
 
 
-class LoRA(CascadeNode):
+class LoRATargetNode(CascadeNode):
     ID = "CascadeLoRATarget"
     DISPLAY_NAME = "LoRA (target)"
     CATEGORY = "cascade/targets"
