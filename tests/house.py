@@ -16,7 +16,19 @@ LIBRARY, NODES = "cascade_train", "cascade_train_nodes"
 """Names under which the two packages are imported; the second is the folder ``nodes``."""
 
 ORDER = (
-    *("errors", "files", "digest", "words", "host", "diffusion", "ranks", "models", "data", "control"),
+    *(
+        "errors",
+        "files",
+        "digest",
+        "words",
+        "host",
+        "drawing",
+        "diffusion",
+        "ranks",
+        "models",
+        "data",
+        "control",
+    ),
     *("training", "sampling", "formats", "jobs", "nodes"),
 )
 """The rooms from the ground up: each may use those before it."""

@@ -6,26 +6,14 @@ import copy
 import importlib.metadata
 import json
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scripts import contract, pages, refresh, requirements
 
 ROOT = Path(__file__).resolve().parents[2]
-
-RUN_COPY = """
-import os, sys
-sys.meta_path = [f for f in sys.meta_path if not getattr(f, "__module__", "").startswith("__editable__")]
-sys.path = [p for p in sys.path if not os.path.isdir(os.path.join(p, "cascade_train_nodes"))]
-sys.path.insert(0, sys.argv.pop(1))
-from scripts.refresh import main
-sys.exit(main(sys.argv[1:]))
-"""
-"""Runs the scripts of the copy that is named, wherever the project is installed."""
 
 
 def test_made_files_are_up_to_date() -> None:
@@ -36,25 +24,10 @@ def test_made_files_are_up_to_date() -> None:
     assert on_disk <= files.keys(), "a page of no node"
 
 
-def test_what_is_out_of_date_is_told_and_written(tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    ignored = shutil.ignore_patterns("__pycache__", "*.safetensors")
-    for name in ("scripts", "web", "workflows", "nodes", "cascade_train"):
-        shutil.copytree(ROOT / name, project / name, ignore=ignored)
-    (project / "tests" / "nodes").mkdir(parents=True)
-    for name in ("tests/nodes/contract.json", "requirements.txt", "pyproject.toml"):
-        shutil.copy(ROOT / name, project / name)
+def test_what_is_out_of_date_is_told_and_written(copied: Any) -> None:
+    project, run = copied.root, copied.refresh
     node = project / "nodes" / "results.py"
     source = node.read_text(encoding="utf-8")
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", RUN_COPY, str(project), *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-        )
 
     first = run("--check")
     assert first.returncode == 0 and "up to date" in first.stdout, first.stdout + first.stderr
@@ -73,16 +46,16 @@ def test_what_is_out_of_date_is_told_and_written(tmp_path: Path) -> None:
 
 
 def test_the_contract_grows_and_nothing_else() -> None:
-    before = {
+    before: dict[str, dict[str, Any]] = {
         "CascadeA": {
             "inputs": {"kind": ["COMBO", "lora", "dora"], "rank": "INT"},
             "outputs": [["target", "CASCADE_TARGET"]],
         }
     }
     grown = copy.deepcopy(before)
-    grown["CascadeA"]["inputs"]["kind"].append("lokr")  # type: ignore[call-overload]
-    grown["CascadeA"]["inputs"]["alpha"] = "FLOAT"  # type: ignore[call-overload]
-    grown["CascadeA"]["outputs"].append(["report", "STRING"])  # type: ignore[attr-defined]
+    grown["CascadeA"]["inputs"]["kind"].append("lokr")
+    grown["CascadeA"]["inputs"]["alpha"] = "FLOAT"
+    grown["CascadeA"]["outputs"].append(["report", "STRING"])
     grown["CascadeB"] = {"inputs": {}, "outputs": []}
     assert contract.broken(before, grown) == []
 
