@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from cascade_train.errors import CascadeError
+from cascade_train.host.base import Host
 from cascade_train.models.library import FILES, MODEL_FOLDERS, NANO, VARIANTS, load_models
-from cascade_train.models.spec import ModelsSpec
+from cascade_train.models.spec import ModelsSpec, Part
 
 from .base import MODELS, CascadeNode, Input, choice, options
 
@@ -17,7 +18,7 @@ BUNDLED = "nano (bundled)"
 OFFICIAL = "official name"
 """In a list of files: the file that has the official name."""
 
-PARTS = {
+PARTS: dict[Part, str] = {
     "stage_c": "Stage C's file.",
     "stage_b": "Stage B's file.",
     "stage_a": "Stage A's file (the VQGAN).",
@@ -79,12 +80,13 @@ class LoadStableCascade(CascadeNode):
         }
 
     @classmethod
-    def _files(cls, part: str, tip: str) -> Input:
+    def _files(cls, part: Part, tip: str) -> Input:
         """A list of the files (or folders) there are; cheap, since it is made at every look at the node."""
-        host = getattr(cls, "host", None)
+        host: Host | None = getattr(cls, "host", None)
         found: dict[str, None] = {}
-        for kind in MODEL_FOLDERS[part] if host is not None else ():
-            for root in host.folders.models.get(kind, ()):
+        models = host.folders.models if host is not None else {}
+        for kind in MODEL_FOLDERS[part]:
+            for root in models.get(kind, ()):
                 found.update(dict.fromkeys(_listed(root, folders=part in ("text", "image"))))
         return choice((OFFICIAL, *sorted(found)), tip + " 'official name' looks for the official file.")
 

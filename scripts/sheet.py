@@ -148,7 +148,7 @@ class Sheet:
         targets: dict[tuple[str, int], list[int]] = {}
         inputs_at: dict[str, list[dict[str, Any]]] = {}
         for key, node in self.nodes.items():
-            slots = []
+            slots: list[dict[str, Any]] = []
             for entry in inputs_of(self.schemas[node.kind]) if node.kind in self.schemas else ():
                 is_widget = entry.type in WIDGETS
                 if is_widget and entry.name not in node.links:
@@ -186,7 +186,7 @@ class Sheet:
             virtual = node.kind == "MarkdownNote"
             if node.kind in ("SaveImage", "PreviewImage"):  # later cores pass pictures on, earlier do not
                 outputs = []
-            entry = {
+            drawn: dict[str, Any] = {
                 "id": node.id,
                 "type": node.kind,
                 "pos": [node.x, node.y],
@@ -200,10 +200,10 @@ class Sheet:
                 "widgets_values": list(node.widgets.values()),
             }
             if node.title:
-                entry["title"] = node.title
+                drawn["title"] = node.title
             if virtual:
-                entry |= {"color": "#432", "bgcolor": "#653"}
-            out.append(entry)
+                drawn |= {"color": "#432", "bgcolor": "#653"}
+            out.append(drawn)
         return {
             "id": "",
             "revision": 0,

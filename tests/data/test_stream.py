@@ -6,16 +6,17 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cascade_train.data.dataset import open_dataset
+from cascade_train.data.dataset import OpenDataset, open_dataset
 from cascade_train.data.spec import BucketSpec, Dataset, StreamSource, WeightedSource
 from cascade_train.errors import CascadeError
 
 
-def stream(urls: list[str], tmp_path: Path, cache: str = "cache", **settings: object) -> object:
-    dataset = Dataset((WeightedSource(StreamSource(tuple(urls), 8)),), **settings)  # type: ignore[arg-type]
+def stream(urls: list[str], tmp_path: Path, cache: str = "cache", **settings: Any) -> OpenDataset:
+    dataset = Dataset((WeightedSource(StreamSource(tuple(urls), 8)),), **settings)
     return open_dataset(dataset, multiple=8, native_side=64, cache=tmp_path / cache)
 
 

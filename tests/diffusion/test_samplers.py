@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from cascade_train.errors import CascadeError
 
 
 def test_a_ddpm_step_is_the_one_of_diffusers() -> None:
-    scheduler = DDPMWuerstchenScheduler()
+    scheduler: Any = DDPMWuerstchenScheduler()
     scheduler.set_timesteps(20)
     levels = samplers.sampling_logsnrs(20)
     generator = torch.Generator().manual_seed(3)
@@ -28,7 +29,7 @@ def test_a_ddpm_step_is_the_one_of_diffusers() -> None:
 
 
 def test_a_ddim_step_is_the_one_of_diffusers() -> None:
-    scheduler = DDIMScheduler(num_train_timesteps=20, clip_sample=False, set_alpha_to_one=False)
+    scheduler: Any = DDIMScheduler(num_train_timesteps=20, clip_sample=False, set_alpha_to_one=False)
     levels = samplers.sampling_logsnrs(20)
     a, _ = alpha_sigma(levels.double())
     scheduler.alphas_cumprod = (a.flip(0)[1:]) ** 2  # index 19 is noise

@@ -7,6 +7,7 @@ import torch
 
 from cascade_train.errors import CascadeError
 from cascade_train.models import build, layouts
+from cascade_train.models.spec import ModelsSpec
 from cascade_train.nano import init
 from cascade_train.nano import widths as nano_parts
 
@@ -75,7 +76,7 @@ def test_all_in_one_checkpoints_and_split_attention_are_read():
 
 def test_a_nano_file_without_metadata_is_recognised_but_for_heads():
     """What shapes show is found; heads follow the rule of the official files."""
-    state = init.initial("stage_c", "random", "quick", 0, None).state_dict()
+    state = init.initial("stage_c", "random", "quick", 0, ModelsSpec("")).state_dict()
     shapes = layouts.native_shapes({key: list(value.shape) for key, value in state.items()})
     found = layouts.unet_config(shapes)
     wanted = nano_parts.SMALLER["stage_c"]

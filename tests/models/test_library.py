@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from cascade_train.errors import CascadeError
 from cascade_train.models import build, library, weights
+from cascade_train.models.spec import ModelsSpec, Part
 from cascade_train.nano import init
 from cascade_train.nano import widths as nano_parts
 
@@ -19,14 +21,14 @@ from cascade_train.nano import widths as nano_parts
 def files(tmp_path: Path) -> Path:
     """A user's model folders with a Stable Cascade of small parts under its official names."""
     root = tmp_path / "models"
-    names = {
+    names: dict[Part, str] = {
         "stage_c": "unet/stage_c_bf16.safetensors",
         "stage_b": "unet/stage_b_bf16.safetensors",
         "stage_a": "vae/stage_a.safetensors",
         "compressor": "vae/effnet_encoder.safetensors",
     }
     for part, name in names.items():
-        build.save(part, init.initial(part, "random", "quick", 0, None), root / name)
+        build.save(part, init.initial(part, "random", "quick", 0, ModelsSpec("")), root / name)
     shutil.copytree(library.nano_folder() / "text", root / "text_encoders" / "text_encoder")
     return root
 
@@ -63,7 +65,7 @@ def test_modules_are_shared_and_can_be_copied_for_training(host):
         first = library.part(spec, "stage_a")
     assert library.part(spec, "stage_a") is first
     assert not first.training and not any(value.requires_grad for value in first.parameters())
-    mine = copy.deepcopy(first).requires_grad_(True)
+    mine: Any = copy.deepcopy(first).requires_grad_(True)
     mine.encode(torch.rand(1, 3, 16, 16)).sum().backward()
     low = library.part(library.load_models("nano", host=host, precision="bf16"), "stage_a")
     assert low is not first and next(low.parameters()).dtype == torch.bfloat16
@@ -72,11 +74,10 @@ def test_modules_are_shared_and_can_be_copied_for_training(host):
 def test_files_are_found_by_official_names_and_by_name(files, host):
     spec = library.load_models("files", host=host)
     assert {file.part for file in spec.parts} == {"stage_c", "stage_b", "stage_a", "compressor", "text"}
-    assert library.part(spec, "stage_c").config.block_out_channels == tuple(
-        nano_parts.SMALLER["stage_c"]["block_out_channels"]
-    )
+    stage_c: Any = library.part(spec, "stage_c")
+    assert stage_c.config.block_out_channels == tuple(nano_parts.SMALLER["stage_c"]["block_out_channels"])
     other = files / "unet" / "mine.safetensors"
-    build.save("stage_c", init.initial("stage_c", "random", "quick", 5, None), other)
+    build.save("stage_c", init.initial("stage_c", "random", "quick", 5, ModelsSpec("")), other)
     named = library.load_models("files", host=host, files={"stage_c": "mine.safetensors"})
     assert named.digest != spec.digest
     same = files / "unet" / "elsewhere.safetensors"
@@ -113,7 +114,7 @@ def test_broken_and_wrong_files_say_what_is_wrong(files, host):
 
 
 def test_a_file_that_lacks_tensors_names_them(tmp_path):
-    module = init.initial("stage_a", "random", "quick", 0, None)
+    module = init.initial("stage_a", "random", "quick", 0, ModelsSpec(""))
     tensors = build.file_tensors("stage_a", module)
     del tensors["out_block.0.bias"]
     path = tmp_path / "a.safetensors"
@@ -124,7 +125,7 @@ def test_a_file_that_lacks_tensors_names_them(tmp_path):
 
 def test_parts_come_back_as_they_were_stored(tmp_path):
     for part in ("stage_c", "stage_b", "stage_a", "compressor", "previewer"):
-        module = init.initial(part, "nano", "quick", 3, None)
+        module = init.initial(part, "nano", "quick", 3, ModelsSpec(""))
         path = tmp_path / f"{part}.safetensors"
         build.save(part, module, path)
         again = build.load(part, path)

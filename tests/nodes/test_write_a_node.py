@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-GRAPH = {
+GRAPH: dict[str, dict[str, Any]] = {
     "1": {"class_type": "CascadeImageFolder", "inputs": {"path": "bundled/crescent"}},
     "2": {"class_type": "CascadeFilterSamples", "inputs": {"dataset": ["1", 0], "filters": "width >= 32"}},
     "3": {"class_type": "CascadeCountSamples", "inputs": {"dataset": ["2", 0]}},

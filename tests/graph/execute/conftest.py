@@ -166,7 +166,7 @@ def _classes(bench: Bench) -> list[type]:
 
         @classmethod
         def INPUT_TYPES(cls) -> dict[str, Any]:
-            required = {"value": ("*", {}), "when": ("*", {})}
+            required: dict[str, Any] = {"value": ("*", {}), "when": ("*", {})}
             return {"required": required, "optional": {"message": ("STRING", {})}}
 
         def run(self, value: Any, when: Any, message: str = "") -> tuple[Any]:

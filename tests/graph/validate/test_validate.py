@@ -160,7 +160,7 @@ def test_paths_stay_inside_what_may_be_read(info: dict[str, Any], host: Headless
 
 
 def test_pictures_chosen_in_comfyui_must_be_there(info: dict[str, Any], host: HeadlessHost) -> None:
-    prompt = {
+    prompt: dict[str, Any] = {
         "1": {"class_type": "LoadImage", "inputs": {"image": "cat.png"}},
         "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
     }
@@ -228,7 +228,7 @@ def test_dynamic_inputs_are_checked_like_others() -> None:
             }
 
     info = object_info({"Dynamic": Dynamic})
-    prompt = {
+    prompt: dict[str, Any] = {
         "1": {
             "class_type": "Dynamic",
             "inputs": {"images.image0": ["1", 0], "size": "exact", "size.width": 12},
