@@ -21,6 +21,7 @@ ORDER = (
         "files",
         "digest",
         "words",
+        "migrations",
         "host",
         "drawing",
         "diffusion",
