@@ -101,6 +101,18 @@ def test_requirements_are_those_of_the_project_that_comfyui_does_not_bring() -> 
     assert asked == {line for name, line in wanted.items() if name not in requirements.COMFYUI_BRINGS}
 
 
+def test_everything_required_is_used() -> None:
+    """What only an extra needs is asked for by that extra."""
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "cascade_train").rglob("*.py"))
+    modules = {"opencv-python-headless": "cv2", "pillow": "PIL", "pyyaml": "yaml"}
+    unused = [
+        name
+        for name in requirements.wanted()
+        if not re.search(rf"^\s*(import|from) {modules.get(name, name)}\b", sources, re.MULTILINE)
+    ]
+    assert not unused, f"required and imported nowhere: {unused}"
+
+
 def test_one_version_number() -> None:
     from cascade_train import __version__
 
