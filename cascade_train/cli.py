@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from cascade_train import __version__
 from cascade_train.errors import STOPPED, CascadeError, Interrupted
 
 COMMANDS = ("run", "validate", "convert", "inspect", "nodes", "runs", "dataset", "cache", "nano")
@@ -81,7 +82,7 @@ def _parser(wanted: str | None) -> argparse.ArgumentParser:
         prog="cascade-train",
         description="Train Stable Cascade by wiring nodes, and run the same graph headless.",
     )
-    parser.add_argument("--version", action="version", version=f"cascade-train {_version()}")
+    parser.add_argument("--version", action="version", version=f"cascade-train {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
     names = available()
     for name in [wanted] if wanted in names else names:
@@ -98,15 +99,6 @@ def _module(name: str | None) -> ModuleType:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:].rstrip(".") + "."
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("cascade-train")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":

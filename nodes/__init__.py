@@ -6,23 +6,39 @@ format: append only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-from . import data, models, results, sampling, targets, training
+from . import caches, data, models, results, sampling, sources, targets, training
+from .base import CascadeNode
 from .checks import hooks
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
 
-_TOPICS: tuple[Any, ...] = (models, data, targets, training, results, sampling)
+_TOPICS = (models, sources, data, caches, targets, training, results, sampling)
+"""In the order in which their nodes are listed."""
 
-NODES: tuple[type, ...] = tuple(node for topic in _TOPICS for node in topic.NODES)
+
+def nodes_of(topic: ModuleType) -> tuple[type[CascadeNode], ...]:
+    """The node classes that a module defines, in the order in which it does."""
+    return tuple(
+        found
+        for found in vars(topic).values()
+        if isinstance(found, type)
+        and issubclass(found, CascadeNode)
+        and found.__module__ == topic.__name__
+        and hasattr(found, "ID")
+    )
+
+
+NODES: tuple[type[CascadeNode], ...] = tuple(node for topic in _TOPICS for node in nodes_of(topic))
 
 
 def build_mappings(host: Host) -> tuple[dict[str, type], dict[str, str]]:
-    """(classes by id with ``host`` and `checks` bound, display names by id), as ComfyUI wants them."""
+    """(classes by id with ``host`` and their checks bound, display names by id), as ComfyUI wants them."""
     classes = {
-        node.ID: type(node.__name__, (node,), {"host": host, "__module__": node.__module__, **hooks(node.ID)})
+        node.ID: type(node.__name__, (node,), {"host": host, "__module__": node.__module__, **hooks(node)})
         for node in NODES
     }
     return classes, {node.ID: node.DISPLAY_NAME for node in NODES}

@@ -1,26 +1,43 @@
-"""What all nodes share: the host they run in and short ways to write inputs."""
+"""What all nodes share: the host they run in, checks of texts, and short ways to write inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from cascade_train.host.base import Host
 
 Input = tuple[Any, dict[str, Any]]
+
+Check = Callable[[str, Host], object]
+"""Raises CascadeError when the text of an input is wrong. Quick, and imports no torch."""
 
 MODELS, DATASET, TARGET = "CASCADE_MODELS", "CASCADE_DATASET", "CASCADE_TARGET"
 OPTIMIZER, RUN, PROMPTS = "CASCADE_OPTIMIZER", "CASCADE_RUN", "CASCADE_PROMPTS"
 
 
 class CascadeNode:
-    """A V1 node. ``host`` is bound by `build_mappings`."""
+    """A V1 node. ``host`` is bound by `build_mappings`, which finds each class that has an ``ID``."""
 
     ID: ClassVar[str]
     DISPLAY_NAME: ClassVar[str]
     CATEGORY: ClassVar[str]
     FUNCTION: ClassVar[str] = "run"
+    HELP: ClassVar[str]
+    """Markdown for the help page, after the description. Lines of a paragraph are joined."""
+    CHECKS: ClassVar[Mapping[str, Check]] = {}
+    """What can be said against a text before anything runs, by input (`checks.hooks`)."""
     host: ClassVar[Host]
+
+
+@cache
+def options(owner: type | Callable[..., Any], field: str) -> tuple[str, ...]:
+    """The texts that a dataclass or function of the library takes in ``field``, in the order shown."""
+    values = get_args(get_type_hints(owner)[field])
+    if not values or not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{owner.__name__}.{field} is no choice among texts")
+    return values
 
 
 def integer(default: int, low: int, high: int, tip: str, step: int = 1) -> Input:
@@ -64,8 +81,8 @@ def path(default: str, tip: str, kind: str) -> Input:
     }
 
 
-def choice(options: Sequence[str], tip: str, default: str | None = None) -> Input:
-    return list(options), {"default": default or options[0], "tooltip": tip}
+def choice(values: Sequence[str], tip: str, default: str | None = None) -> Input:
+    return list(values), {"default": default or values[0], "tooltip": tip}
 
 
 def switch(default: bool, tip: str) -> Input:

@@ -1,137 +1,20 @@
-"""Datasets: where pictures and captions come from, which of them are used, and how they are cropped."""
+"""Datasets: which samples are used, how they are captioned and how they are cropped."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .base import DATASET, MODELS, CascadeNode, choice, integer, link, number, path, seed, switch, text
+from cascade_train.data.filters.near_duplicates import duplicate_filters
+from cascade_train.data.spec import REFERENCE_RATIOS, BucketSpec, CaptionSpec, WeightedSource
+from cascade_train.host.base import Host
 
-_TREATMENT = {
-    "on_bad": choice(
-        ("skip", "error"),
-        "Pictures that are cut off, damaged or unreadable: leave them out and say so, or stop. "
-        "When more than 'max_bad' are bad, training never starts.",
-    ),
-    "max_bad": number(0.5, 0.0, 1.0, 0.05, "Largest share of bad pictures with which training starts."),
-    "background": text("white", "Colour behind transparent pictures: a name, or #rrggbb."),
-}
-"""Inputs of every node that reads files: what becomes of bad and of transparent pictures."""
+from .base import DATASET, CascadeNode, choice, integer, link, number, options, switch, text
 
 
-class ImageFolder(CascadeNode):
-    ID = "CascadeImageFolder"
-    DISPLAY_NAME = "Image Folder"
-    CATEGORY = "cascade/data"
-    DESCRIPTION = (
-        "Pictures in a folder. A caption is the text file of the same name beside a picture "
-        "(cat.png, cat.txt) or a row of a metadata.jsonl, .csv or .parquet file; Caption Options "
-        "knows other ways."
-    )
-    RETURN_TYPES = (DATASET,)
-    RETURN_NAMES = ("dataset",)
-    OUTPUT_TOOLTIPS = ("Goes into Training Run, or first through filters, captions and buckets.",)
+def _filters(text: str, host: Host) -> None:
+    from cascade_train.data.expressions import filter_lines
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {
-            "required": {
-                "path": path(
-                    "bundled/crescent",
-                    "A folder: inside ComfyUI's input folder, or a full path that may be read. "
-                    "'bundled/crescent' holds 20 example pictures.",
-                    "folder",
-                ),
-                "recursive": switch(True, "Also look into the folders inside."),
-                **_TREATMENT,
-            }
-        }
-
-    @classmethod
-    def IS_CHANGED(cls, path: str | None, recursive: bool | None = True, **_: Any) -> Any:
-        from cascade_train.data.sources import folder_state
-        from cascade_train.errors import CascadeError
-
-        try:
-            return folder_state(path, bool(recursive), cls.host) if path else float("nan")
-        except CascadeError:
-            return float("nan")
-
-    def run(self, path: str, recursive: bool, **treatment: Any) -> tuple[Any]:
-        from cascade_train.jobs.datasets import image_folder
-
-        return (image_folder(path, recursive=recursive, host=self.host, **treatment),)
-
-
-class WebDataset(CascadeNode):
-    ID = "CascadeWebDataset"
-    DISPLAY_NAME = "WebDataset"
-    CATEGORY = "cascade/data"
-    DESCRIPTION = (
-        "Pictures in tar shards (0000.jpg, 0000.txt, 0000.json, …). Tars on this machine are "
-        "indexed once and read at random. Remote ones are streamed through a local copy: then "
-        "order and resume are exact only by replaying the stream, and epochs are approximate."
-    )
-    RETURN_TYPES = (DATASET,)
-    RETURN_NAMES = ("dataset",)
-    OUTPUT_TOOLTIPS = ("Goes into Training Run, or first through filters, captions and buckets.",)
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {
-            "required": {
-                "shards": text(
-                    "",
-                    "One a line: a tar, a folder of tars, a range (set/{0000..0031}.tar), a "
-                    "pattern (set/*.tar), a .yml list, or a URL (s3://, gs://, hf://, https://; "
-                    "needs the extra 'remote').",
-                    lines=True,
-                ),
-                **_TREATMENT,
-                "shuffle_buffer": integer(
-                    1000, 1, 1_000_000, "Remote shards only: samples held to shuffle within."
-                ),
-            }
-        }
-
-    @classmethod
-    def IS_CHANGED(cls, shards: str | None, **_: Any) -> Any:
-        from cascade_train.data.sources import tars_state
-        from cascade_train.errors import CascadeError
-
-        try:
-            return tars_state(shards, cls.host) if shards else float("nan")
-        except (CascadeError, OSError):
-            return float("nan")
-
-    def run(self, shards: str, shuffle_buffer: int, **treatment: Any) -> tuple[Any]:
-        from cascade_train.jobs.datasets import web_dataset
-
-        return (web_dataset(shards, shuffle_buffer=shuffle_buffer, host=self.host, **treatment),)
-
-
-class DatasetFromImages(CascadeNode):
-    ID = "CascadeDatasetFromImages"
-    DISPLAY_NAME = "Dataset From Images"
-    CATEGORY = "cascade/data"
-    DESCRIPTION = "Pictures that other nodes made or loaded, with captions, as a dataset."
-    RETURN_TYPES = (DATASET,)
-    RETURN_NAMES = ("dataset",)
-    OUTPUT_TOOLTIPS = ("Goes into Training Run, or first through filters, captions and buckets.",)
-    INPUT_IS_LIST = True
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {
-            "required": {
-                "images": link("IMAGE", "One picture, a batch, or a list of pictures of different sizes."),
-                "captions": text("", "One line for each picture, or one line for all.", lines=True),
-            }
-        }
-
-    def run(self, images: list[Any], captions: list[str]) -> tuple[Any]:
-        from cascade_train.jobs.datasets import from_images
-
-        return (from_images(images, captions, self.host),)
+    filter_lines(text)
 
 
 class FilterSamples(CascadeNode):
@@ -146,6 +29,14 @@ class FilterSamples(CascadeNode):
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
     OUTPUT_TOOLTIPS = ("The dataset without what was filtered.",)
+    HELP = """
+    Expressions see the metadata's fields and `width`, `height`, `aspect`, `file_size`, `file_name`, the first
+    `caption` and the list `captions`, and what is measured from the pixels: `sharpness` (some 10 for a
+    blurred photograph, hundreds for a sharp one) and `brightness` (0 to 1). Each picture is decoded for that
+    once ever. They are evaluated by a small safe evaluator: arithmetic, comparisons, `contains`,
+    `and`/`or`/`not`, a few functions, nothing else.
+    """
+    CHECKS = {"filters": _filters}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -162,7 +53,7 @@ class FilterSamples(CascadeNode):
                     lines=True,
                 ),
                 "duplicates": choice(
-                    ("keep", "remove", "remove near"),
+                    options(duplicate_filters, "choice"),
                     "'remove' keeps the first of equal files; 'remove near' also of pictures "
                     "that look the same (decodes every picture, once ever).",
                 ),
@@ -175,9 +66,8 @@ class FilterSamples(CascadeNode):
             }
         }
 
-    def run(self, dataset: Any, filters: str, duplicates: str, near_distance: int) -> tuple[Any]:
+    def run(self, dataset: Any, filters: str, duplicates: Any, near_distance: int) -> tuple[Any]:
         from cascade_train.data.filters.expression import expression_filters
-        from cascade_train.data.filters.near_duplicates import duplicate_filters
 
         return (
             dataset.with_filters(*expression_filters(filters), *duplicate_filters(duplicates, near_distance)),
@@ -195,6 +85,7 @@ class CombineDatasets(CascadeNode):
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
     OUTPUT_TOOLTIPS = ("All of them together.",)
+    HELP = "Repeats multiply a small set; shares fix how the sets are mixed whatever their sizes."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -208,8 +99,8 @@ class CombineDatasets(CascadeNode):
         for position in (1, 2, 3, 4):
             into = required if position <= 2 else optional
             into[f"dataset_{position}"] = link(DATASET, "One of the datasets.")
-            into[f"repeats_{position}"] = integer(1, 1, 10_000, repeats)
-            into[f"share_{position}"] = number(0.0, 0.0, 1e6, 0.1, share)
+            into[f"repeats_{position}"] = integer(WeightedSource.repeats, 1, 10_000, repeats)
+            into[f"share_{position}"] = number(WeightedSource.share, 0.0, 1e6, 0.1, share)
         return {"required": required, "optional": optional}
 
     def run(self, **given: Any) -> tuple[Any]:
@@ -225,6 +116,13 @@ class CombineDatasets(CascadeNode):
         )
 
 
+def _getter(text: str, host: Host) -> None:
+    from cascade_train.data.expressions import normalise
+
+    if text.strip():
+        normalise(text)
+
+
 class CaptionOptions(CascadeNode):
     ID = "CascadeCaptionOptions"
     DISPLAY_NAME = "Caption Options"
@@ -237,6 +135,11 @@ class CaptionOptions(CascadeNode):
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
     OUTPUT_TOOLTIPS = ("The dataset with these captions.",)
+    HELP = """
+    To train a subject with one sentence for all pictures, choose `fixed` as source and write `a photo of
+    [mycat]`, with `[mycat]` in *Train Tokens*.
+    """
+    CHECKS = {"getter": _getter}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -244,13 +147,15 @@ class CaptionOptions(CascadeNode):
             "required": {
                 "dataset": link(DATASET, "What to caption."),
                 "source": choice(
-                    ("beside", "metadata", "file name", "folder name", "fixed"),
+                    options(CaptionSpec, "source"),
                     "beside: a text file of the same name, else the metadata field. fixed: the same "
                     "words for all, such as 'a photo of [zorp]'.",
                 ),
-                "extension": text(".txt", "Ending of the text files; .txt and .caption are found anyway."),
+                "extension": text(
+                    CaptionSpec.extension, "Ending of the text files; .txt and .caption are found anyway."
+                ),
                 "field": text(
-                    "caption",
+                    CaptionSpec.field,
                     "Field of the metadata (json, jsonl, csv, parquet) that holds the "
                     "caption, or a list of captions of which one is drawn each step.",
                 ),
@@ -260,9 +165,7 @@ class CaptionOptions(CascadeNode):
                     "title + ', ' + author, or [field, 'lambda c: lower(c)'].",
                 ),
                 "fixed": text("", "The words for 'fixed'."),
-                "missing": choice(
-                    ("error", "empty", "file name", "fixed"), "What a picture without caption gets."
-                ),
+                "missing": choice(options(CaptionSpec, "fallback"), "What a picture without caption gets."),
                 "lines": switch(
                     False, "Each line of a text file is a caption of its own; one is drawn each step."
                 ),
@@ -275,14 +178,26 @@ class CaptionOptions(CascadeNode):
                 "tag_dropout": number(
                     0.0, 0.0, 1.0, 0.05, "Probability that a tag is left out, each step anew."
                 ),
-                "separator": text(",", "What stands between tags."),
+                "separator": text(CaptionSpec.separator, "What stands between tags."),
             }
         }
 
-    def run(self, dataset: Any, missing: str, getter: str, **settings: Any) -> tuple[Any]:
+    def run(self, dataset: Any, missing: Any, getter: str, **settings: Any) -> tuple[Any]:
         from cascade_train.jobs.datasets import with_caption_options
 
         return (with_caption_options(dataset, getter, fallback=missing, **settings),)
+
+
+def _ratios(text: str, host: Host) -> None:
+    from cascade_train.data.buckets import parse_ratios
+
+    parse_ratios(text)
+
+
+def _resolutions(text: str, host: Host) -> None:
+    from cascade_train.data.buckets import parse_resolutions
+
+    parse_resolutions(text)
 
 
 class AspectBuckets(CascadeNode):
@@ -296,11 +211,14 @@ class AspectBuckets(CascadeNode):
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
     OUTPUT_TOOLTIPS = ("The dataset with these buckets.",)
+    HELP = """
+    Full-size models are trained at 768 pixels, whose 24×24 latents are what 1024 pixels are sampled at.
+    Encoding 1024 pixels would give 32×32, a grid the model does not draw at.
+    """
+    CHECKS = {"ratios": _ratios, "resolutions": _resolutions}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        from cascade_train.data.spec import REFERENCE_RATIOS
-
         return {
             "required": {
                 "dataset": link(DATASET, "What to sort into buckets."),
@@ -316,11 +234,11 @@ class AspectBuckets(CascadeNode):
                 ),
                 "resolutions": text("", "Exact sizes instead of ratios, such as 768x768, 896x640."),
                 "crop": choice(
-                    ("random", "center", "top left", "top right", "bottom left", "bottom right"),
+                    options(BucketSpec, "crop"),
                     "Which part of a picture is shown. random: another each step.",
                 ),
                 "resize": choice(
-                    ("cover", "none", "stretch", "pad"),
+                    options(BucketSpec, "resize"),
                     "cover: resize until the bucket is filled, then crop. none: crop at the "
                     "picture's own scale. stretch: ignore the aspect. pad: show all, fill the rest "
                     "with the background colour.",
@@ -348,7 +266,7 @@ class AspectBuckets(CascadeNode):
                     "rounded down, instead of being enlarged.",
                 ),
                 "leftovers": choice(
-                    ("fill", "merge"),
+                    options(BucketSpec, "leftovers"),
                     "A bucket with fewer pictures than a batch: fill the batch with repeats, or "
                     "merge it into the bucket of the nearest aspect.",
                 ),
@@ -359,110 +277,3 @@ class AspectBuckets(CascadeNode):
         from cascade_train.jobs.datasets import with_buckets
 
         return (with_buckets(dataset, ratios, resolutions, **settings),)
-
-
-class CacheLatents(CascadeNode):
-    ID = "CascadeCacheLatents"
-    DISPLAY_NAME = "Cache Latents"
-    CATEGORY = "cascade/data"
-    DESCRIPTION = (
-        "Keeps on disk what frozen encoders make of pictures and captions, so that later steps "
-        "and later runs need not work it out again. Stopping loses nothing. It changes no result, "
-        "except that with random crops each picture has a fixed number of them."
-    )
-    RETURN_TYPES = (DATASET,)
-    RETURN_NAMES = ("dataset",)
-    OUTPUT_TOOLTIPS = ("The dataset with its caches.",)
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {
-            "required": {
-                "dataset": link(DATASET, "What to cache."),
-                "models": link(MODELS, "Whose encoders."),
-                "ahead": switch(
-                    True, "Work everything out now. Off: while training, the first time each is needed."
-                ),
-                "latents": switch(True, "Keep the pictures' latents."),
-                "texts": switch(
-                    True, "Keep the captions' text states (not when tokens or the text model are trained)."
-                ),
-                "crops": integer(
-                    4,
-                    0,
-                    1000,
-                    "With random crops: how many fixed ones each picture has. 0 keeps "
-                    "drawing new ones, whose latents are then not worth keeping.",
-                ),
-            }
-        }
-
-    def run(
-        self, dataset: Any, models: Any, ahead: bool, latents: bool, texts: bool, crops: int
-    ) -> tuple[Any]:
-        from cascade_train.jobs.prepare import with_caches
-
-        return (
-            with_caches(
-                dataset, models, latents=latents, texts=texts, crops=crops, ahead=ahead, host=self.host
-            ),
-        )
-
-    def planned(self, ahead: bool, **rest: Any) -> tuple[tuple[Any], str, bool]:
-        """For ``--dry-run``: the outputs, a line, and whether there is nothing left to do."""
-        from cascade_train.jobs.foreseen import planned_caches
-
-        cached, text, there = planned_caches(ahead=ahead, host=self.host, **rest)
-        return (cached,), text, there
-
-
-class DatasetPreview(CascadeNode):
-    ID = "CascadeDatasetPreview"
-    DISPLAY_NAME = "Dataset Preview"
-    CATEGORY = "cascade/data"
-    DESCRIPTION = (
-        "Shows what the network will really see: cropped pictures with bucket, latent grid and "
-        "caption, and a report of what was found, left out and why."
-    )
-    RETURN_TYPES = ("IMAGE", "STRING")
-    RETURN_NAMES = ("grid", "report")
-    OUTPUT_TOOLTIPS = (
-        "Pictures as they are trained.",
-        "Counts of samples, buckets, captions, and what was left out.",
-    )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {
-            "required": {
-                "dataset": link(DATASET, "What to look at."),
-                "count": integer(16, 1, 256, "Pictures to show."),
-                "seed": seed("Which pictures and crops: those of a run with this seed."),
-                "batch_size": integer(4, 1, 4096, "The batch of the run, to see which buckets are smaller."),
-            },
-            "optional": {
-                "models": link(
-                    MODELS, "The models to train, which set the sizes. Without them: those of Stable Cascade."
-                )
-            },
-        }
-
-    def run(
-        self, dataset: Any, count: int, seed: int, batch_size: int, models: Any = None
-    ) -> tuple[Any, str]:
-        from cascade_train.jobs.prepare import dataset_preview
-
-        return dataset_preview(dataset, models, count=count, seed=seed, batch_size=batch_size, host=self.host)
-
-
-NODES = (
-    ImageFolder,
-    WebDataset,
-    DatasetFromImages,
-    FilterSamples,
-    CombineDatasets,
-    CaptionOptions,
-    AspectBuckets,
-    CacheLatents,
-    DatasetPreview,
-)

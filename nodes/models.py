@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from .base import MODELS, CascadeNode, Input, choice
+from cascade_train.errors import CascadeError
+from cascade_train.host.base import Host
+from cascade_train.models.library import FILES, MODEL_FOLDERS, NANO, load_models
+from cascade_train.models.spec import ModelsSpec, Part, Variant
 
-BUNDLED, FILES = "nano (bundled)", "files"
+from .base import MODELS, CascadeNode, Input, choice, options
+
+BUNDLED = "nano (bundled)"
+"""How `NANO` is shown."""
+
 OFFICIAL = "official name"
 """In a list of files: the file that has the official name."""
 
-PARTS = {
+PARTS: dict[Part, str] = {
     "stage_c": "Stage C's file.",
     "stage_b": "Stage B's file.",
     "stage_a": "Stage A's file (the VQGAN).",
@@ -33,6 +40,27 @@ class LoadStableCascade(CascadeNode):
     RETURN_TYPES = (MODELS,)
     RETURN_NAMES = ("models",)
     OUTPUT_TOOLTIPS = ("For training, drawing and encoding.",)
+    HELP = """
+    Nothing is loaded by this node itself: each part is read when something needs it, and kept.
+
+    **nano** comes with the pack. It has the architecture of Stable Cascade at small widths, draws 64×64
+    pictures of simple shapes, and trains on any CPU: good for trying a workflow before it goes to the large
+    models.
+
+    **files** looks in ComfyUI's model folders, for the official names unless others are chosen:
+
+    | part | folder | official file |
+    |---|---|---|
+    | Stage C | `diffusion_models` or `unet` | `stage_c_bf16.safetensors`, lite: `stage_c_lite_bf16.safetensors` |
+    | Stage B | `diffusion_models` or `unet` | `stage_b_bf16.safetensors`, lite: `stage_b_lite_bf16.safetensors` |
+    | Stage A | `vae` | `stage_a.safetensors` |
+    | compressor | `vae` | `effnet_encoder.safetensors` |
+    | previewer | `vae` | `previewer.safetensors` |
+    | text encoder | `text_encoders` | a folder in Hugging Face layout, `stable-cascade/text_encoder` |
+    | image encoder | `clip_vision` | a folder in Hugging Face layout, `stable-cascade/image_encoder` |
+
+    Only `.safetensors` files are read.
+    """  # noqa: E501
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -43,48 +71,45 @@ class LoadStableCascade(CascadeNode):
                     "The small model that comes with the pack, or files in ComfyUI's model folders.",
                 ),
                 "variant": choice(
-                    ("full", "lite"), "Of the official files: 3.6B and 3B parameters, or 1B and 700M."
+                    get_args(Variant),
+                    "Of the official files: 3.6B and 3B parameters, or 1B and 700M.",
                 ),
                 "precision": choice(
-                    ("fp32", "bf16"), "How the frozen weights are held in memory; bf16 takes half."
+                    options(ModelsSpec, "precision"),
+                    "How the frozen weights are held in memory; bf16 takes half.",
                 ),
             },
             "optional": {part: cls._files(part, tip) for part, tip in PARTS.items()},
         }
 
     @classmethod
-    def _files(cls, part: str, tip: str) -> Input:
+    def _files(cls, part: Part, tip: str) -> Input:
         """A list of the files (or folders) there are; cheap, since it is made at every look at the node."""
-        from cascade_train.models.library import MODEL_FOLDERS
-
-        host = getattr(cls, "host", None)
+        host: Host | None = getattr(cls, "host", None)
         found: dict[str, None] = {}
-        for kind in MODEL_FOLDERS[part] if host is not None else ():
-            for root in host.folders.models.get(kind, ()):
+        models = host.folders.models if host is not None else {}
+        for kind in MODEL_FOLDERS[part]:
+            for root in models.get(kind, ()):
                 found.update(dict.fromkeys(_listed(root, folders=part in ("text", "image"))))
         return choice((OFFICIAL, *sorted(found)), tip + " 'official name' looks for the official file.")
 
     @classmethod
     def IS_CHANGED(cls, **settings: Any) -> Any:
-        from cascade_train.errors import CascadeError
-
         try:
             return cls._load(**settings).digest
         except CascadeError as error:
             return str(error)
 
     @classmethod
-    def _load(cls, source: str, variant: str, precision: str, **files: str | None) -> Any:
-        from cascade_train.models.library import FILES, NANO, load_models
-
+    def _load(cls, source: str, variant: Any, precision: Any, **files: str | None) -> Any:
         named: Any = {part: name for part, name in files.items() if name and name != OFFICIAL}
         return load_models(
             NANO if source == BUNDLED else FILES,
             host=cls.host,
-            variant=variant,  # type: ignore[arg-type]
+            variant=variant,
             precision=precision,
             files=named,
-        )  # type: ignore[arg-type]
+        )
 
     def run(self, **settings: Any) -> tuple[Any]:
         return (self._load(**settings),)
@@ -98,6 +123,3 @@ def _listed(root: Path, folders: bool) -> list[str]:
             path.parent.relative_to(root).as_posix() for path in root.glob("*/config.json")
         ) + sorted(path.parent.relative_to(root).as_posix() for path in root.glob("*/*/config.json"))
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*.safetensors"))
-
-
-NODES = (LoadStableCascade,)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cascade_train.host.base import Host
+
 from .base import MODELS, PROMPTS, RUN, CascadeNode, choice, link, number, text
 
 
@@ -18,6 +20,10 @@ class Validate(CascadeNode):
         "One sheet: a row for each prompt, a column for each seed.",
         "The pictures by themselves.",
     )
+    HELP = """
+    Wire a run to see it as it stands, or models to see them untrained. Grids of a run are also kept in its
+    folder, under `samples`.
+    """
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -50,6 +56,7 @@ class CompareGrids(CascadeNode):
     RETURN_NAMES = ("sheet",)
     OUTPUT_TOOLTIPS = ("All grids on one sheet.",)
     COUNT = 6
+    HELP = "Pictures keep their size. Batches become a block of their own."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -80,6 +87,7 @@ class ApplyRun(CascadeNode):
     RETURN_TYPES = (MODELS,)
     RETURN_NAMES = ("models",)
     OUTPUT_TOOLTIPS = ("The models with the run's LoRA, tokens or weights.",)
+    HELP = "The result can be wired wherever models go: to sampling, to another run, to export."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -97,6 +105,11 @@ class ApplyRun(CascadeNode):
         return (apply_trained(models, run, strength),)
 
 
+def _filename(text: str, host: Host) -> None:
+    if text.strip():
+        host.folders.resolve_write(text, "filename")
+
+
 class ExportRun(CascadeNode):
     ID = "CascadeExportRun"
     DISPLAY_NAME = "Export Run"
@@ -109,14 +122,25 @@ class ExportRun(CascadeNode):
         "The run's LoRA for core's Load LoRA Model, which lays it over a core MODEL at once.",
     )
     OUTPUT_NODE = True
+    HELP = """
+    **ComfyUI**: one `.safetensors` with the names ComfyUI's LoRA loaders know. With a file name such as
+    `loras/zorp` core's *Load LoRA* lists it; or wire `lora` into core's *Load LoRA Model*. Full weights are
+    written in Stable Cascade's own layout. **diffusers**: a folder that `peft.PeftModel.from_pretrained(unet,
+    folder)` reads. Trained tokens are written beside it, one file each (`clip_g`), for `models/embeddings`.
+
+    Adapters of nano fit nano alone: ComfyUI's own nodes cannot load models of its size.
+    """
+    CHECKS = {"filename": _filename}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
+        from cascade_train.formats.export import FORMATS, PRECISIONS
+
         return {
             "required": {
                 "run": link(RUN, "The run, at the step that is wanted."),
                 "format": choice(
-                    ("ComfyUI", "diffusers"),
+                    FORMATS,
                     "ComfyUI: names that ComfyUI's loaders know. diffusers: names "
                     "that the peft library injects.",
                 ),
@@ -126,7 +150,7 @@ class ExportRun(CascadeNode):
                     "folder, under exports.",
                 ),
                 "precision": choice(
-                    ("fp32", "bf16", "fp16"), "Of the numbers in the file: half of them take half the room."
+                    PRECISIONS, "Of the numbers in the file: half of them take half the room."
                 ),
             }
         }
@@ -143,6 +167,3 @@ class ExportRun(CascadeNode):
 
         path, lora = export(run, format, filename, precision, self.host)
         return {"ui": {"text": [path]}, "result": (path, lora)}
-
-
-NODES = (Validate, CompareGrids, ApplyRun, ExportRun)

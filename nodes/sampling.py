@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import MODELS, PROMPTS, CascadeNode, choice, integer, link, number, path, seed, text
+from cascade_train.host.base import Host
+from cascade_train.sampling import spec
+
+from .base import MODELS, PROMPTS, CascadeNode, choice, integer, link, number, options, path, seed, text
 
 CONDITIONING, LATENT = "CONDITIONING", "LATENT"
-SAMPLERS = ("ddpm", "ddim")
+SAMPLERS = options(spec.Prompts, "sampler")
 WIDTH = "Width in pixels; 0 is the models' native side."
 HEIGHT = "Height in pixels; 0 is the models' native side."
 SAMPLER = "ddpm draws fresh noise at every step, ddim none."
 RESCALE = "Draws the contrast that guidance adds back towards normal; 0 leaves it."
 
 
-class Prompts(CascadeNode):
+def _prompts(text: str, host: Host) -> None:
+    spec.Prompts(spec.prompts_from_lines(text))
+
+
+class PromptsNode(CascadeNode):
     ID = "CascadePrompts"
     DISPLAY_NAME = "Prompts"
     CATEGORY = "cascade/sampling"
@@ -22,6 +29,10 @@ class Prompts(CascadeNode):
     RETURN_TYPES = (PROMPTS,)
     RETURN_NAMES = ("prompts",)
     OUTPUT_TOOLTIPS = ("Goes into Validate or Train and Validate.",)
+    HELP = """
+    Put the concept, variations of it, and something the model knew before, to see that it is not forgotten.
+    """
+    CHECKS = {"texts": _prompts}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -33,28 +44,36 @@ class Prompts(CascadeNode):
                     lines=True,
                 ),
                 "negative": text("", "What guidance leads away from."),
-                "pictures": integer(4, 1, 256, "Pictures for each prompt, with seeds seed, seed + 1, …"),
+                "pictures": integer(
+                    spec.Prompts.pictures, 1, 256, "Pictures for each prompt, with seeds seed, seed + 1, …"
+                ),
                 "seed": seed("Seed of the first picture of every prompt."),
                 "width": integer(0, 0, 8192, WIDTH, 8),
                 "height": integer(0, 0, 8192, HEIGHT, 8),
-                "steps_c": integer(20, 1, 1000, "Steps of Stage C."),
+                "steps_c": integer(spec.Prompts.steps_c, 1, 1000, "Steps of Stage C."),
                 "cfg_c": number(
-                    4.0, 0.0, 30.0, 0.1, "Guidance of Stage C: 1 is none, larger follows the text more."
+                    spec.Prompts.cfg_c,
+                    0.0,
+                    30.0,
+                    0.1,
+                    "Guidance of Stage C: 1 is none, larger follows the text more.",
                 ),
-                "rescale": number(0.7, 0.0, 1.0, 0.05, RESCALE),
-                "steps_b": integer(10, 1, 1000, "Steps of Stage B."),
-                "cfg_b": number(1.1, 0.0, 30.0, 0.1, "Guidance of Stage B."),
+                "rescale": number(spec.Prompts.rescale, 0.0, 1.0, 0.05, RESCALE),
+                "steps_b": integer(spec.Prompts.steps_b, 1, 1000, "Steps of Stage B."),
+                "cfg_b": number(spec.Prompts.cfg_b, 0.0, 30.0, 0.1, "Guidance of Stage B."),
                 "sampler": choice(SAMPLERS, SAMPLER),
                 "shift": number(
-                    1.0, 0.1, 10.0, 0.1, "Stage C's schedule shift; ComfyUI samples full-size models with 2."
+                    spec.Prompts.shift,
+                    0.1,
+                    10.0,
+                    0.1,
+                    "Stage C's schedule shift; ComfyUI samples full-size models with 2.",
                 ),
             }
         }
 
     def run(self, texts: str, **settings: Any) -> tuple[Any]:
-        from cascade_train.sampling.spec import Prompts, prompts_from_lines
-
-        return (Prompts(texts=prompts_from_lines(texts), **settings),)
+        return (spec.Prompts(texts=spec.prompts_from_lines(texts), **settings),)
 
 
 class EncodeText(CascadeNode):
@@ -67,6 +86,10 @@ class EncodeText(CascadeNode):
     RETURN_TYPES = (CONDITIONING,)
     RETURN_NAMES = ("conditioning",)
     OUTPUT_TOOLTIPS = ("For Sample Stage C and Decode Stage B.",)
+    HELP = """
+    For core's nodes too: the output has core's form. Core's own text encoder node does not know trained
+    tokens of a run; this one does, behind *Apply Run*.
+    """
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -94,6 +117,12 @@ class SampleStageC(CascadeNode):
     RETURN_TYPES = (LATENT,)
     RETURN_NAMES = ("stage_c",)
     OUTPUT_TOOLTIPS = ("16 channels; goes into Decode Stage B.",)
+    HELP = """
+    A picture depends on its own seed and not on the batch it is drawn in, up to the rounding of batched
+    kernels.
+
+    Full-size models draw 1024×1024 pixels from 24×24 latents.
+    """
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -105,12 +134,18 @@ class SampleStageC(CascadeNode):
                 "pictures": integer(1, 1, 4096, "How many pictures."),
                 "width": integer(0, 0, 8192, WIDTH, 8),
                 "height": integer(0, 0, 8192, HEIGHT, 8),
-                "steps": integer(20, 1, 1000, "Evaluations of the network."),
-                "cfg": number(4.0, 0.0, 30.0, 0.1, "Guidance: 1 is none, larger follows the text more."),
-                "rescale": number(0.7, 0.0, 1.0, 0.05, RESCALE),
+                "steps": integer(spec.Prompts.steps_c, 1, 1000, "Evaluations of the network."),
+                "cfg": number(
+                    spec.Prompts.cfg_c, 0.0, 30.0, 0.1, "Guidance: 1 is none, larger follows the text more."
+                ),
+                "rescale": number(spec.Prompts.rescale, 0.0, 1.0, 0.05, RESCALE),
                 "sampler": choice(SAMPLERS, SAMPLER),
                 "shift": number(
-                    1.0, 0.1, 10.0, 0.1, "Schedule shift; ComfyUI samples full-size models with 2."
+                    spec.Prompts.shift,
+                    0.1,
+                    10.0,
+                    0.1,
+                    "Schedule shift; ComfyUI samples full-size models with 2.",
                 ),
                 "strength": number(1.0, 0.01, 1.0, 0.01, "With a latent: how much of it is drawn anew."),
             },
@@ -134,6 +169,7 @@ class DecodeStageB(CascadeNode):
     RETURN_TYPES = (LATENT,)
     RETURN_NAMES = ("stage_b",)
     OUTPUT_TOOLTIPS = ("4 channels; goes into Decode Stage A.",)
+    HELP = "Stage B needs few steps and little guidance. Width and height follow Stage C unless given."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -142,8 +178,8 @@ class DecodeStageB(CascadeNode):
                 "models": link(MODELS, "The models to draw with."),
                 "stage_c": link(LATENT, "From Sample Stage C or Encode Stage C."),
                 "seed": seed("Picture i has seed + i."),
-                "steps": integer(10, 1, 1000, "Evaluations of the network."),
-                "cfg": number(1.1, 0.0, 30.0, 0.1, "Guidance; 1 is none."),
+                "steps": integer(spec.Prompts.steps_b, 1, 1000, "Evaluations of the network."),
+                "cfg": number(spec.Prompts.cfg_b, 0.0, 30.0, 0.1, "Guidance; 1 is none."),
                 "sampler": choice(SAMPLERS, SAMPLER),
                 "width": integer(0, 0, 8192, "Width in pixels; 0 is as Stage C was sampled.", 8),
                 "height": integer(0, 0, 8192, "Height in pixels; 0 is as Stage C was sampled.", 8),
@@ -168,6 +204,7 @@ class DecodeStageA(CascadeNode):
     RETURN_TYPES = ("IMAGE",)
     RETURN_NAMES = ("image",)
     OUTPUT_TOOLTIPS = ("The pictures.",)
+    HELP = "The latents are in the scale that core's VAE Decode takes."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -192,6 +229,9 @@ class EncodeStageC(CascadeNode):
     RETURN_TYPES = (LATENT,)
     RETURN_NAMES = ("stage_c",)
     OUTPUT_TOOLTIPS = ("16 channels; for Sample Stage C (image to image) or Decode Stage B.",)
+    HELP = """
+    Pictures are resized so that their latents have the grid that pictures of their size are sampled at.
+    """
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -216,6 +256,9 @@ class EncodeStageA(CascadeNode):
     RETURN_TYPES = (LATENT,)
     RETURN_NAMES = ("stage_b",)
     OUTPUT_TOOLTIPS = ("4 channels; for Decode Stage A.",)
+    HELP = """
+    *Encode Stage A* followed by *Decode Stage A* is the best any training of the other stages can reach.
+    """
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -240,6 +283,7 @@ class PreviewLatent(CascadeNode):
     RETURN_TYPES = ("IMAGE",)
     RETURN_NAMES = ("image",)
     OUTPUT_TOOLTIPS = ("Small pictures.",)
+    HELP = "Needs the previewer's file; nano has one."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -256,6 +300,10 @@ class PreviewLatent(CascadeNode):
         return (preview_latent(models, stage_c, self.host),)
 
 
+def _place(text: str, host: Host) -> None:
+    host.folders.resolve_read(text)
+
+
 class LoadPictures(CascadeNode):
     ID = "CascadeLoadPictures"
     DISPLAY_NAME = "Load Pictures"
@@ -264,6 +312,8 @@ class LoadPictures(CascadeNode):
     RETURN_TYPES = ("IMAGE",)
     RETURN_NAMES = ("images",)
     OUTPUT_TOOLTIPS = ("The pictures, cropped to one size.",)
+    HELP = "For image to image, variations and reconstruction. Training takes *Image Folder*."
+    CHECKS = {"path": _place}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -292,16 +342,3 @@ class LoadPictures(CascadeNode):
         from cascade_train.sampling.pictures import load_pictures
 
         return (load_pictures(path, first, count, width, height, self.host),)
-
-
-NODES = (
-    Prompts,
-    EncodeText,
-    SampleStageC,
-    DecodeStageB,
-    DecodeStageA,
-    EncodeStageC,
-    EncodeStageA,
-    PreviewLatent,
-    LoadPictures,
-)

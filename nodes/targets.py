@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import TARGET, CascadeNode, choice, integer, link, number, text
+from cascade_train.host.base import Host
+from cascade_train.training.spec import FullTarget, LoRATarget
+
+from .base import TARGET, CascadeNode, choice, integer, link, number, options, text
 
 
-class LoRA(CascadeNode):
+def _layers(text: str, host: Host) -> None:
+    from cascade_train.training.layers import pieces
+
+    pieces(text)
+
+
+class LoRATargetNode(CascadeNode):
     ID = "CascadeLoRATarget"
     DISPLAY_NAME = "LoRA (target)"
     CATEGORY = "cascade/targets"
@@ -15,38 +24,45 @@ class LoRA(CascadeNode):
     RETURN_TYPES = (TARGET,)
     RETURN_NAMES = ("target",)
     OUTPUT_TOOLTIPS = ("Goes into Training Run, or first into Train Tokens.",)
+    HELP = """
+    A LoRA learns with little memory and is exported as a small file.
+
+    The filter `attn` adapts the attention layers, where text meets picture: enough for styles and many
+    subjects. A new shape or a face is learned sooner with `attn, channelwise`. Names are those of ComfyUI and
+    of diffusers.
+    """
+    CHECKS = {"modules": _layers}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "rank": integer(8, 1, 1024, "Size of the adapters. Larger learns more, and overfits sooner."),
+                "rank": integer(
+                    LoRATarget.rank, 1, 1024, "Size of the adapters. Larger learns more, and overfits sooner."
+                ),
                 "alpha": number(
-                    8.0,
+                    LoRATarget.alpha,
                     0.0,
                     1024.0,
                     0.5,
                     "The adapters' strength is alpha / rank. Equal to the rank is a good start.",
                 ),
                 "modules": text(
-                    "attn",
+                    LoRATarget.modules,
                     "Which layers get an adapter: parts of their names, separated by commas. 'attn' "
                     "is every attention layer; 'attn, channelwise' adds the residual blocks.",
                 ),
                 "kind": choice(
-                    ("lora", "dora"),
+                    options(LoRATarget, "kind"),
                     "DoRA also learns each layer's magnitude: a little slower, often closer "
                     "to full training.",
                 ),
             }
         }
 
-    def run(self, rank: int, alpha: float, modules: str, kind: str) -> tuple[Any]:
-        from cascade_train.training.layers import pieces
-        from cascade_train.training.spec import LoRATarget
-
-        pieces(modules)
-        return (LoRATarget(rank=rank, alpha=float(alpha), modules=modules.strip(), kind=kind),)  # type: ignore[arg-type]
+    def run(self, alpha: float, modules: str, **settings: Any) -> tuple[Any]:
+        _layers(modules, self.host)
+        return (LoRATarget(alpha=float(alpha), modules=modules.strip(), **settings),)
 
 
 class FullStageC(CascadeNode):
@@ -57,22 +73,36 @@ class FullStageC(CascadeNode):
     RETURN_TYPES = (TARGET,)
     RETURN_NAMES = ("target",)
     OUTPUT_TOOLTIPS = ("Goes into Training Run.",)
+    HELP = """
+    Keeps the optimizer's state of every weight: about 16 bytes for each of Stage C's, 57 GB for the 3.6B
+    model and 16 GB for the lite one.
+    """
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
                 "start_from": choice(
-                    ("models", "random"),
+                    (FullTarget.init, "random"),
                     "'models' continues from the loaded weights; 'random' starts from nothing.",
                 ),
             }
         }
 
     def run(self, start_from: str) -> tuple[Any]:
-        from cascade_train.training.spec import FullTarget
-
         return (FullTarget(part="stage_c", init=start_from),)
+
+
+def _new_tokens(text: str, host: Host) -> None:
+    from cascade_train.training.tokens import new_tokens
+
+    new_tokens(text)
+
+
+def _existing_tokens(text: str, host: Host) -> None:
+    from cascade_train.training.tokens import existing_tokens
+
+    existing_tokens(text)
 
 
 class TrainTokens(CascadeNode):
@@ -86,6 +116,18 @@ class TrainTokens(CascadeNode):
     RETURN_TYPES = (TARGET,)
     RETURN_NAMES = ("target",)
     OUTPUT_TOOLTIPS = ("Goes into Training Run.",)
+    HELP = """
+    A token is a word of the text encoder with its own embedding. Write it in captions and prompts exactly as
+    here, with brackets: `a photo of [concept]`.
+
+    It starts as the mean of the words that the expression finds: choose words near the concept. Expressions
+    are searched in the vocabulary, whose words end in `</w>`: `^cat</w>$` is the word cat, `^(cat|dog)</w>$`
+    the mean of two.
+
+    *Export Run* writes each token as an embedding file beside the LoRA; in ComfyUI put it into
+    `models/embeddings`.
+    """
+    CHECKS = {"new_tokens": _new_tokens, "existing_tokens": _existing_tokens}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -116,6 +158,3 @@ class TrainTokens(CascadeNode):
         from cascade_train.training.tokens import with_tokens
 
         return (with_tokens(target, new_tokens, existing_tokens, learning_rate or None),)
-
-
-NODES = (LoRA, FullStageC, TrainTokens)

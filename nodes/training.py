@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cascade_train.training.spec import OptimizerSpec, RunSpec
+
 from .base import (
     DATASET,
     MODELS,
@@ -16,6 +18,7 @@ from .base import (
     integer,
     link,
     number,
+    options,
     seed,
     text,
 )
@@ -29,14 +32,19 @@ class Optimizer(CascadeNode):
     RETURN_TYPES = (OPTIMIZER,)
     RETURN_NAMES = ("optimizer",)
     OUTPUT_TOOLTIPS = ("Goes into Training Run.",)
+    HELP = """
+    Good starts: a LoRA on full-size models 1e-4, a token 1e-3 to 1e-2 (it has its own rate in *Train
+    Tokens*), nano 1e-3 and more. A short warm-up (10 to 50 steps) costs nothing.
+    """
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
+        beta1, beta2 = OptimizerSpec.betas
         return {
             "required": {
-                "name": choice(("adamw", "sgd"), "AdamW suits nearly everything."),
+                "name": choice(options(OptimizerSpec, "name"), "AdamW suits nearly everything."),
                 "learning_rate": number(
-                    1e-4,
+                    OptimizerSpec.learning_rate,
                     0.0,
                     10.0,
                     1e-5,
@@ -44,52 +52,36 @@ class Optimizer(CascadeNode):
                     "the small nano model takes some 1e-3.",
                 ),
                 "schedule": choice(
-                    ("constant", "linear", "cosine"),
+                    options(OptimizerSpec, "schedule"),
                     "How the rate falls over the run's planned total of steps, after the warm-up.",
                 ),
-                "warmup": integer(0, 0, 1_000_000, "Steps over which the rate rises from 0."),
-                "weight_decay": number(0.01, 0.0, 10.0, 0.001, "Pull of the weights towards 0."),
+                "warmup": integer(
+                    OptimizerSpec.warmup, 0, 1_000_000, "Steps over which the rate rises from 0."
+                ),
+                "weight_decay": number(
+                    OptimizerSpec.weight_decay, 0.0, 10.0, 0.001, "Pull of the weights towards 0."
+                ),
                 "clip_norm": number(
-                    1.0, 0.0, 1000.0, 0.1, "Longest gradient that is taken as it is; 0 never shortens."
+                    OptimizerSpec.clip_norm,
+                    0.0,
+                    1000.0,
+                    0.1,
+                    "Longest gradient that is taken as it is; 0 never shortens.",
                 ),
                 "ema": number(
-                    0.0,
+                    OptimizerSpec.ema,
                     0.0,
                     0.99999,
                     0.001,
                     "Averages the weights over about 1 / (1 − ema) steps; 0 keeps no average.",
                 ),
-                "beta1": number(0.9, 0.0, 0.9999, 0.01, "AdamW's memory of the gradient; SGD's momentum."),
-                "beta2": number(0.999, 0.0, 0.99999, 0.001, "AdamW's memory of the squared gradient."),
+                "beta1": number(beta1, 0.0, 0.9999, 0.01, "AdamW's memory of the gradient; SGD's momentum."),
+                "beta2": number(beta2, 0.0, 0.99999, 0.001, "AdamW's memory of the squared gradient."),
             }
         }
 
-    def run(
-        self,
-        name: str,
-        learning_rate: float,
-        schedule: str,
-        warmup: int,
-        weight_decay: float,
-        clip_norm: float,
-        ema: float,
-        beta1: float,
-        beta2: float,
-    ) -> tuple[Any]:
-        from cascade_train.training.spec import OptimizerSpec
-
-        return (
-            OptimizerSpec(
-                name=name,
-                learning_rate=learning_rate,
-                betas=(beta1, beta2),  # type: ignore[arg-type]
-                weight_decay=weight_decay,
-                schedule=schedule,
-                warmup=warmup,  # type: ignore[arg-type]
-                clip_norm=clip_norm,
-                ema=ema,
-            ),
-        )
+    def run(self, beta1: float, beta2: float, **settings: Any) -> tuple[Any]:
+        return (OptimizerSpec(betas=(beta1, beta2), **settings),)
 
 
 class TrainingRun(CascadeNode):
@@ -103,6 +95,14 @@ class TrainingRun(CascadeNode):
     RETURN_TYPES = (RUN,)
     RETURN_NAMES = ("run",)
     OUTPUT_TOOLTIPS = ("The run at step 0.",)
+    HELP = """
+    A run is named by everything that determines its weights. Its folder, `output/cascade/runs/<name>`, holds
+    `run.json` (the settings), `metrics.jsonl`, `checkpoints`, `samples` and `exports`. Queueing the same
+    graph again finds it there and trains nothing twice; changing a setting begins another run and leaves the
+    first as it is.
+
+    Memory: lower `batch_size` or raise `accumulation`, which changes no result beyond rounding.
+    """
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -113,31 +113,35 @@ class TrainingRun(CascadeNode):
                 "target": link(TARGET, "What is trained."),
                 "optimizer": link(OPTIMIZER, "How the weights are moved."),
                 "seed": seed("All that is random in the run follows from it. Another seed is another run."),
-                "batch_size": integer(4, 1, 4096, "Samples in each step."),
+                "batch_size": integer(RunSpec.batch_size, 1, 4096, "Samples in each step."),
                 "accumulation": integer(
-                    1,
+                    RunSpec.accumulation,
                     1,
                     4096,
                     "Splits the batch into this many parts that pass one after the other: "
                     "less memory, the same result.",
                 ),
                 "total_steps": integer(
-                    1000,
+                    RunSpec.total_steps,
                     1,
                     100_000_000,
                     "Planned length, over which the learning-rate schedule "
                     "spans. Train Steps says how far to go.",
                 ),
                 "precision": choice(
-                    ("fp32", "bf16"),
+                    options(RunSpec, "precision"),
                     "bf16 computes the networks in half precision and keeps the trained "
                     "weights in fp32: faster on most GPUs.",
                 ),
                 "caption_dropout": number(
-                    0.05, 0.0, 1.0, 0.01, "Share of samples whose caption is left out, which guidance needs."
+                    RunSpec.caption_dropout,
+                    0.0,
+                    1.0,
+                    0.01,
+                    "Share of samples whose caption is left out, which guidance needs.",
                 ),
                 "image_share": number(
-                    0.1,
+                    RunSpec.image_share,
                     0.0,
                     1.0,
                     0.01,
@@ -145,14 +149,19 @@ class TrainingRun(CascadeNode):
                     "embedding, where there is an image encoder.",
                 ),
                 "loss_weight": choice(
-                    ("p2", "adaptive", "min_snr_inverse", "none"),
+                    options(RunSpec, "loss_weight"),
                     "How times are weighted: p2 for LoRA, adaptive for training the full model.",
                 ),
                 "objective": choice(
-                    ("epsilon", "v"), "What the network predicts. Stable Cascade predicts epsilon."
+                    options(RunSpec, "objective"),
+                    "What the network predicts. Stable Cascade predicts epsilon.",
                 ),
                 "offset_noise": number(
-                    0.0, 0.0, 1.0, 0.01, "Noise of a picture's mean colour added to the noise."
+                    RunSpec.offset_noise,
+                    0.0,
+                    1.0,
+                    0.01,
+                    "Noise of a picture's mean colour added to the noise.",
                 ),
                 "label": text("", "A name for people. It changes nothing in the result."),
             }
@@ -160,14 +169,12 @@ class TrainingRun(CascadeNode):
 
     def run(self, label: str, **settings: Any) -> tuple[Any]:
         from cascade_train.training.run import start
-        from cascade_train.training.spec import RunSpec
 
         return (start(RunSpec(label=label.strip(), **settings), self.host),)
 
     def planned(self, label: str, **settings: Any) -> tuple[tuple[Any], str, None]:
         """For ``--dry-run``: the outputs, a line, and whether the work is done (None: there is none)."""
         from cascade_train.jobs.foreseen import planned_start
-        from cascade_train.training.spec import RunSpec
 
         run, text = planned_start(RunSpec(label=label.strip(), **settings), self.host)
         return (run,), text, None
@@ -197,6 +204,16 @@ class TrainSteps(CascadeNode):
         "The loss of the whole run so far.",
         "The loss, averaged over the block's last steps (at most 50).",
     )
+    HELP = """
+    Blocks may follow each other, branch, and be looked at in any order. 100 + 100 steps are the same as 200.
+    Changing a block trains that block and those after it again, from exactly the state before it.
+
+    Interrupting saves first; queue again to go on.
+
+    While it trains the node shows small pictures, drawn with the weights of the moment from always the same
+    noise for up to four captions of the dataset, and the loss under them. They need the previewer; full-size
+    models without its file show the loss alone.
+    """
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -235,6 +252,7 @@ class TrainAndValidate(CascadeNode):
     RETURN_TYPES = (RUN, "IMAGE")
     RETURN_NAMES = ("run", "grids")
     OUTPUT_TOOLTIPS = ("The run after the last block.", "One grid before training and one after each block.")
+    HELP = "The same as a chain of *Train Steps* and *Validate*, without the boxes."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -266,6 +284,3 @@ class TrainAndValidate(CascadeNode):
 
         later, text, there = planned_validation(run, total, every, learning_rate or None)
         return (later, None), text, there
-
-
-NODES = (Optimizer, TrainingRun, TrainSteps, TrainAndValidate)

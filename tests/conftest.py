@@ -60,13 +60,13 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny-models")
     torch.manual_seed(0)
     for part in ("stage_c", "stage_b", "stage_a", "compressor", "previewer"):
-        config = widths.config(part, "quick")  # type: ignore[arg-type]
-        module = build.build(part, config)  # type: ignore[arg-type]
+        config = widths.config(part, "quick")
+        module = build.build(part, config)
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 if name.endswith("clf.1.weight") or "gammas" in name:
                     parameter.normal_(std=0.05)
-        weights.write_tensors(folder / f"{part}.safetensors", build.file_tensors(part, module), config)  # type: ignore[arg-type]
+        weights.write_tensors(folder / f"{part}.safetensors", build.file_tensors(part, module), config)
     widths.write_tokenizer(folder / "text")
     config = widths.config("text")
     text = build.build("text", config)

@@ -1,162 +1,233 @@
-"""The house stands: imports point one way, light things stay light, files stay small."""
+"""The house stands: imports point one way, light things stay light, files stay small. The guard guards."""
 
 from __future__ import annotations
 
-import ast
+import importlib.util
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "cascade_train"
-
-# A room may import rooms of its own floor and of floors below it, never of a floor above.
-FLOOR = {
-    "errors": 0,
-    "digest": 0,
-    "files": 0,
-    "words": 0,
-    "migrations": 0,
-    "host": 0,
-    "drawing": 1,
-    "diffusion": 1,
-    "ranks": 1,
-    "models": 2,
-    "data": 3,
-    "control": 3,
-    "formats": 4,
-    "training": 4,
-    "sampling": 4,
-    "jobs": 5,
-    "nano": 6,
-    "graph": 6,
-    "serve": 7,
-    "commands": 7,
-    "cli": 7,
-}
-ROOT_NAME = {"nodes": "cascade_train_nodes"}
-HOSTS = {"cascade_train.host.comfy", "cascade_train.host.headless"}
 
 
-def modules(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*.py") if "examples" not in path.parts)
+def _beside(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
-def room(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+house = _beside("house")
+Rule = Callable[[Any], list[str]]
 
 
-def imports(path: Path) -> set[str]:
-    """Dotted names that a file imports, relative ones made absolute, those for type checking left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped = {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)
-        for part in block.body
-        for node in ast.walk(part)
-    }
-    base = path.relative_to(ROOT).with_suffix("").parts
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            prefix = node.module or ""
-            if node.level:
-                prefix = ".".join(
-                    [
-                        ROOT_NAME.get(base[0], base[0]),
-                        *base[1 : -node.level],
-                        *([node.module] if node.module else []),
-                    ]
-                )
-            found.add(prefix)
-            found.update(f"{prefix}.{alias.name}" for alias in node.names)
-    return found
+@pytest.fixture(scope="module")
+def modules() -> dict[str, Any]:
+    return house.house(ROOT)
 
 
-def test_every_room_has_a_floor() -> None:
-    rooms = {room(path) for path in modules(PACKAGE)} - {"__init__"}
-    assert rooms <= FLOOR.keys(), f"rooms without a place in the house: {sorted(rooms - FLOOR.keys())}"
+@pytest.mark.parametrize("rule", house.RULES, ids=lambda rule: rule.__name__)
+def test_the_house_stands(rule: Rule, modules: dict[str, Any]) -> None:
+    assert len(modules) > 100, "the modules are found"
+    faults = rule(modules)
+    assert not faults, f"{rule.__doc__}\n" + "\n".join(faults)
 
 
-def test_imports_point_one_way() -> None:
-    wrong = []
-    for path in modules(PACKAGE):
-        here = room(path)
-        for name in imports(path):
-            parts = name.split(".")
-            if parts[0] != "cascade_train" or len(parts) < 2 or parts[1] not in FLOOR or here not in FLOOR:
-                continue
-            if FLOOR[parts[1]] > FLOOR[here]:
-                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
-            if name in HOSTS and FLOOR[here] < FLOOR["graph"] and here != "host":
-                wrong.append(f"{path.relative_to(ROOT)} reaches for a host: {name}")
-    assert not wrong, "\n".join(sorted(set(wrong)))
+@dataclass
+class Copy:
+    """A copy of the library and the nodes, in which faults are planted and taken away again."""
+
+    root: Path
+    modules: dict[str, Any]
+    faults: dict[str, set[str]]
+    """What each rule says of the copy as it is."""
+
+    def caught(self, planted: dict[str, str]) -> set[str]:
+        """The rules that say more once the ``planted`` files are there."""
+        made: list[Path] = []
+        try:
+            for name, source in planted.items():
+                path = self.root / name
+                assert not path.exists(), "a planted file is a new one"
+                if not path.parent.exists():
+                    path.parent.mkdir()
+                    made.append(path.parent)
+                path.write_text(source, encoding="utf-8")
+                made.append(path)
+            modules = house.house(self.root, self.modules)
+            return {rule.__name__ for rule in house.RULES if set(rule(modules)) - self.faults[rule.__name__]}
+        finally:
+            for path in reversed(made):
+                path.rmdir() if path.is_dir() else path.unlink()
 
 
-def test_rooms_of_one_floor_do_not_import_in_circles() -> None:
-    edges: dict[str, set[str]] = {}
-    for path in modules(PACKAGE):
-        for name in imports(path):
-            parts = name.split(".")
-            # Descriptions (spec modules) are words that every room may use.
-            if parts[0] == "cascade_train" and len(parts) > 1 and parts[1] in FLOOR and "spec" not in parts:
-                edges.setdefault(room(path), set()).add(parts[1])
-    done: set[str] = set()
-
-    def visit(at: str, trail: tuple[str, ...]) -> None:
-        assert at not in trail, f"a circle of rooms: {' -> '.join([*trail, at])}"
-        if at not in done:
-            for other in sorted(edges.get(at, set()) - {at}):
-                visit(other, (*trail, at))
-            done.add(at)
-
-    for start in sorted(edges):
-        visit(start, ())
+@pytest.fixture(scope="session")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    root = tmp_path_factory.mktemp("house")
+    for name in ("cascade_train", "nodes"):
+        shutil.copytree(
+            ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors")
+        )
+    modules = house.house(root)
+    return Copy(root, modules, {rule.__name__: set(rule(modules)) for rule in house.RULES})
 
 
-def test_only_the_comfyui_host_knows_comfyui() -> None:
-    comfy = {"comfy", "folder_paths", "server", "comfy_api", "comfy_execution", "execution", "nodes"}
-    allowed = {"host", "graph"}  # graph: hosting core's own classes on request
-    wrong = [
-        f"{path.relative_to(ROOT)} imports {name}"
-        for path in [*modules(PACKAGE), *modules(ROOT / "nodes")]
-        if not (path.is_relative_to(PACKAGE) and room(path) in allowed)
-        for name in imports(path)
-        if name.split(".")[0] in comfy
-    ]
-    assert not wrong, "\n".join(wrong)
+def inside(line: str) -> str:
+    """A module whose only function does ``line``."""
+    return f"import importlib\nimport sys\n\n\ndef planted():\n    {line}\n"
 
 
-def test_nodes_hold_no_maths() -> None:
-    heavy = {"torch", "numpy", "cv2", "diffusers", "transformers", "peft", "safetensors"}
-    wrong = []
-    for path in modules(ROOT / "nodes"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            names = (
-                [alias.name for alias in node.names]
-                if isinstance(node, ast.Import)
-                else [node.module or ""]
-                if isinstance(node, ast.ImportFrom)
-                else []
-            )
-            wrong += [f"{path.name}:{node.lineno} {name}" for name in names if name.split(".")[0] in heavy]
-    assert not wrong, "nodes import heavy libraries when the pack loads: " + ", ".join(wrong)
+def typed(line: str) -> str:
+    """A module that needs ``line`` for its types alone."""
+    return (
+        f"from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    {line}\n\n\ndef planted():\n    pass\n"
+    )
 
 
-def test_files_stay_small() -> None:
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in [*modules(PACKAGE), *modules(ROOT / "nodes")]
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 420
-    }
-    assert not long, f"what are these really? {long}"
+LIBRARY = "cascade_train"
+ONE_WAY, APART = "imports_point_one_way", "rooms_beside_each_other_stay_apart"
+COMFYUI, CIRCLE = "only_the_host_knows_comfyui", "files_import_in_no_circle"
+IDEA = "def planted():\n    pass\n"
+
+FAULTS: list[tuple[str, dict[str, str]]] = [
+    # data importing nodes
+    (ONE_WAY, {"cascade_train/data/planted.py": f"from cascade_train_nodes import base\n{IDEA}"}),
+    (ONE_WAY, {"cascade_train/data/planted.py": inside("from cascade_train_nodes.base import link")}),
+    (ONE_WAY, {"cascade_train/data/planted.py": inside('importlib.import_module("cascade_train_nodes")')}),
+    # graph importing training, and whatever else is no business of a graph's
+    (
+        ONE_WAY,
+        {"cascade_train/graph/run/planted.py": inside("from cascade_train.training.spec import RunSpec")},
+    ),
+    (ONE_WAY, {"cascade_train/graph/run/planted.py": inside("from cascade_train import training")}),
+    (ONE_WAY, {"cascade_train/graph/planted.py": inside("from ..training import spec")}),
+    (
+        ONE_WAY,
+        {"cascade_train/graph/run/planted.py": typed("from cascade_train.models.spec import ModelsSpec")},
+    ),
+    (ONE_WAY, {"cascade_train/graph/run/planted.py": inside("import cascade_train_nodes")}),
+    # the rest of the order
+    (ONE_WAY, {"cascade_train/models/planted.py": inside("import cascade_train.data.spec")}),
+    (ONE_WAY, {"cascade_train/training/planted.py": inside("from cascade_train.jobs import blocks")}),
+    (ONE_WAY, {"cascade_train/sampling/planted.py": typed("from cascade_train.jobs import blocks")}),
+    (ONE_WAY, {"cascade_train/data/planted.py": inside("from cascade_train.nano.world import scene")}),
+    (ONE_WAY, {"cascade_train/host/planted.py": inside("from cascade_train.graph.run import execute")}),
+    (ONE_WAY, {"nodes/planted.py": inside("from cascade_train.graph.check import schema")}),
+    (ONE_WAY, {"cascade_train/jobs/planted.py": inside("from cascade_train import cli")}),
+    # a node that calculates
+    ("nodes_hold_no_maths", {"nodes/planted.py": f"import torch\n{IDEA}"}),
+    ("nodes_hold_no_maths", {"nodes/planted.py": inside("import torch.nn.functional as F")}),
+    ("nodes_hold_no_maths", {"nodes/planted.py": inside("from numpy import ndarray")}),
+    ("nodes_hold_no_maths", {"nodes/planted.py": inside('importlib.import_module("cv2")')}),
+    # ComfyUI, however it is spelled
+    (COMFYUI, {"cascade_train/graph/run/planted.py": f"import comfy.utils\n{IDEA}"}),
+    (COMFYUI, {"cascade_train/graph/run/planted.py": inside("from comfy_execution import graph_utils")}),
+    (COMFYUI, {"cascade_train/graph/run/planted.py": inside("import nodes")}),
+    (COMFYUI, {"cascade_train/graph/run/planted.py": typed("from server import PromptServer")}),
+    (COMFYUI, {"cascade_train/graph/run/planted.py": inside('importlib.import_module("comfy.sd")')}),
+    (COMFYUI, {"cascade_train/graph/run/planted.py": inside('importlib.import_module("nodes")')}),
+    (COMFYUI, {"cascade_train/graph/run/planted.py": inside('__import__("execution")')}),
+    (COMFYUI, {"cascade_train/graph/run/planted.py": inside('importlib.util.find_spec("server")')}),
+    (COMFYUI, {"cascade_train/graph/run/planted.py": inside('return sys.modules["nodes"]')}),
+    (COMFYUI, {"cascade_train/graph/run/planted.py": inside('return sys.modules.get("execution")')}),
+    (COMFYUI, {"cascade_train/graph/run/planted.py": inside('return "server" in sys.modules')}),
+    (
+        COMFYUI,
+        {"cascade_train/graph/run/planted.py": inside('return getattr(sys, "modules")["folder_paths"]')},
+    ),
+    (COMFYUI, {"cascade_train/data/planted.py": inside("import folder_paths")}),
+    (COMFYUI, {"nodes/planted.py": inside("import comfy.model_management")}),
+    # rooms that know nothing of each other
+    *(
+        (APART, {f"cascade_train/{here}/planted.py": inside(f"from cascade_train import {there}")})
+        for here in ("training", "sampling", "formats")
+        for there in ("training", "sampling", "formats")
+        if here != there
+    ),
+    (APART, {"cascade_train/sampling/planted.py": typed("from cascade_train.training.run import start")}),
+    # circles
+    (
+        CIRCLE,
+        {
+            "cascade_train/data/one.py": f"from cascade_train.data import two\n{IDEA}",
+            "cascade_train/data/two.py": inside("from cascade_train.data.one import planted"),
+        },
+    ),
+    (
+        CIRCLE,
+        {
+            "cascade_train/data/one.py": inside("from .two import planted"),
+            "cascade_train/data/two.py": inside("from . import three"),
+            "cascade_train/data/three.py": inside("import cascade_train.data.one"),
+        },
+    ),
+    (
+        CIRCLE,
+        {
+            "cascade_train/data/attic/__init__.py": "from cascade_train.data.attic.one import planted\n",
+            "cascade_train/data/attic/one.py": inside("from cascade_train.data import attic"),
+        },
+    ),
+    # the rest
+    ("no_room_is_empty", {"cascade_train/data/attic/__init__.py": ""}),
+    ("no_room_is_empty", {"cascade_train/serve/__init__.py": '"""To come."""\n'}),
+    ("every_room_is_known", {"cascade_train/attic/__init__.py": "OLD = True\n"}),
+    ("every_room_is_known", {"cascade_train/attic.py": IDEA}),
+    ("files_stay_small", {"cascade_train/data/planted.py": IDEA + "# more\n" * 419}),
+    ("files_stay_small", {"nodes/planted.py": IDEA + "# more\n" * 419}),
+    (
+        "no_file_only_passes_on",
+        {"cascade_train/data/planted.py": "from cascade_train.data.spec import Dataset\n"},
+    ),
+    (
+        "hosts_are_handed_down",
+        {"cascade_train/jobs/planted.py": inside("from cascade_train.host import headless")},
+    ),
+    ("hosts_are_handed_down", {"cascade_train/graph/planted.py": inside("import cascade_train.host.comfy")}),
+    ("classes_have_names_of_their_own", {"cascade_train/models/planted.py": "class Dataset:\n    pass\n"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "planted"), FAULTS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_fault_is_caught_by_its_rule_and_no_other(copied: Copy, rule: str, planted: dict[str, str]) -> None:
+    assert copied.caught(planted) == {rule}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"nodes/planted.py": typed("from torch import Tensor")},
+        {"nodes/planted.py": inside("from cascade_train.jobs.blocks import export")},
+        {"nodes/planted.py": inside("from . import base")},
+        {"cascade_train/commands/planted.py": inside("from cascade_train.graph.run import execute")},
+        {"cascade_train/graph/run/planted.py": inside("from cascade_train.host.base import Host")},
+        {"cascade_train/graph/run/planted.py": inside('return {"nodes": 1, "server": 2}')},
+        {"cascade_train/graph/run/planted.py": '"""Says what comfy does."""\n\n\n' + inside('"""comfy"""')},
+        {"cascade_train/host/planted.py": inside("import comfy.utils")},
+        {"cascade_train/data/planted.py": IDEA + "# more\n" * 418},
+        {
+            "cascade_train/data/one.py": inside("from cascade_train.data import two"),
+            "cascade_train/data/two.py": typed("from cascade_train.data.one import planted"),
+        },
+    ],
+)
+def test_what_is_right_is_not_caught(copied: Copy, planted: dict[str, str]) -> None:
+    assert copied.caught(planted) == set()
+
+
+def test_every_rule_is_seen_to_catch() -> None:
+    assert {rule for rule, _ in FAULTS} == {rule.__name__ for rule in house.RULES}
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,14 @@ def parse_ratio(text: str) -> float:
     raise CascadeError(f"'{text}' is no aspect ratio", fix="Write width/height, such as 3/4 or 16/9")
 
 
+def parse_ratios(text: str) -> tuple[str, ...]:
+    """``"1/1, 3/4; 16:9"`` as texts that `parse_ratio` reads; CascadeError where one is no ratio."""
+    listed = tuple(item.strip() for item in text.replace(";", ",").split(",") if item.strip())
+    for item in listed:
+        parse_ratio(item)
+    return listed
+
+
 def parse_resolutions(text: str) -> tuple[tuple[int, int], ...]:
     """``"768x768, 896 x 640"`` as (width, height) pairs; CascadeError for anything else."""
     out = []

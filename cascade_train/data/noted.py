@@ -73,4 +73,4 @@ def _read(note: Path, count: int) -> tuple[list[Rows], Tallies] | None:
 def _write(note: Path, found: Sequence[Rows], tallies: Tallies) -> None:
     arrays = {f"{key}{number}": getattr(rows, key) for number, rows in enumerate(found) for key in _ARRAYS}
     with written_beside(note) as beside, beside.open("wb") as handle:
-        np.savez(handle, told=np.array(json.dumps(tallies.data())), **arrays)  # type: ignore[arg-type]
+        np.savez(handle, told=np.array(json.dumps(tallies.data())), **arrays)

@@ -99,7 +99,7 @@ class BucketSpec:
 
     size: int = 0
     ratios: tuple[str, ...] = ("1/1",)
-    crop: Literal["center", "random", "top left", "top right", "bottom left", "bottom right"] = "random"
+    crop: Literal["random", "center", "top left", "top right", "bottom left", "bottom right"] = "random"
     random_share: float = 0.0
     resolutions: tuple[tuple[int, int], ...] = ()
     min_side: int = 0

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.data import sources
-from cascade_train.data.buckets import parse_ratio, parse_resolutions
+from cascade_train.data.buckets import parse_ratios, parse_resolutions
 from cascade_train.data.expressions import normalise
 from cascade_train.data.spec import BucketSpec, CaptionSpec, Dataset
 from cascade_train.host.base import Host
@@ -64,12 +64,8 @@ def with_buckets(dataset: Dataset, ratios: str, resolutions: str, **settings: An
     Raises:
         CascadeError: a ratio or a resolution cannot be read.
     """
-    listed = tuple(item.strip() for item in ratios.replace(";", ",").split(",") if item.strip())
-    for item in listed:
-        parse_ratio(item)
-    return replace(
-        dataset, buckets=BucketSpec(ratios=listed, resolutions=parse_resolutions(resolutions), **settings)
-    )
+    spec = BucketSpec(ratios=parse_ratios(ratios), resolutions=parse_resolutions(resolutions), **settings)
+    return replace(dataset, buckets=spec)
 
 
 def _treated(dataset: Dataset, on_bad: OnBad, max_bad: float, background: str) -> Dataset:

@@ -209,7 +209,7 @@ def _load_clip(part: Part, folder: Path, dtype: torch.dtype | None) -> nn.Module
             values = torch.arange(buffer.shape[-1]).expand(buffer.shape).clone()
             module.get_submodule(owner).register_buffer(leaf, values, persistent=False)
     if part == "text":
-        module.tokenizer = load_tokenizer(folder)  # type: ignore[assignment]
+        module.tokenizer = load_tokenizer(folder)
     return module
 
 

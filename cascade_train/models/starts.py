@@ -64,10 +64,10 @@ def initial(part: Part, init: str, config: str, seed: int, models: ModelsSpec | 
         if part == "text":
             assert models is not None
             folder = Path(library.part_file(models, "text").path)
-            module.tokenizer = build.load_tokenizer(folder)  # type: ignore[assignment]
+            module.tokenizer = build.load_tokenizer(folder)
         if part in ("stage_a", "compressor", "previewer"):
             # up to twice as fast on a CPU; values and names are the same
-            module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            module = module.to(memory_format=torch.channels_last)
         return module.float()
 
 

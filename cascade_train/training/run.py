@@ -1,4 +1,4 @@
-"""A run as a value: start it, train to a position, read what lies there."""
+"""A run as a value: start it, train to a position, read what lies there (docs/architecture.md)."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ of the runs, for a first run and for one that finds everything cached, of a chai
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import logging
 import os
@@ -26,7 +27,7 @@ LIMIT = 1.0
 
 
 class Step:
-    RETURN_TYPES = ("INT",)
+    RETURN_TYPES: tuple[str, ...] = ("INT",)
     FUNCTION = "run"
     CATEGORY = "bench"
     USES_TORCH = False
@@ -116,7 +117,7 @@ def comfyuis(nodes: int, runs: int) -> dict[str, float]:
     sys.setrecursionlimit(100_000)  # its cache keys recurse once for each node of a chain
     import execution
 
-    import nodes as core
+    core = importlib.import_module("nodes")
 
     class NoServer:
         client_id = None

@@ -26,9 +26,11 @@ def main() -> int:
     folder = args.models or library.nano_folder()
     models = library.models_in(folder, name=str(folder))
     began = time.monotonic()
-    result = scores.score(
-        models, captions=args.captions, told=lambda done, total: print(f"{done}/{total}", file=sys.stderr)
-    )
+
+    def tell(done: int, total: int, text: str = "", preview: object = None) -> None:
+        print(f"{done}/{total}", file=sys.stderr)
+
+    result = scores.score(models, captions=args.captions, progress=tell)
     if args.sheet:
         scores.contact_sheet(models).save(args.sheet)
     numbers = result.as_json()

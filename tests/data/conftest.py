@@ -75,10 +75,10 @@ def make_tar(tmp_path: Path) -> Callable[..., Path]:
             for key, picture, caption, meta in samples:
                 for ending, data in (
                     ("png", picture),
-                    ("txt", caption and caption.encode("utf-8")),
-                    ("json", meta and json.dumps(meta).encode("utf-8")),
+                    ("txt", caption.encode("utf-8") if caption else None),
+                    ("json", json.dumps(meta).encode("utf-8") if meta else None),
                 ):
-                    if isinstance(data, bytes):
+                    if data is not None:
                         info = tarfile.TarInfo(f"{key}.{ending}")
                         info.size = len(data)
                         tar.addfile(info, io.BytesIO(data))

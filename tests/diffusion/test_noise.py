@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def test_a_sample_keeps_its_noise_however_the_batch_is_split() -> None:
 
 @pytest.mark.parametrize("changed", [{"seed": 8}, {"step": 124}, {"indices": [1]}, {"stream": noise.OFFSET}])
 def test_another_seed_step_sample_or_purpose_is_other_noise(changed: dict) -> None:
-    given = {"seed": 7, "step": 123, "indices": [0], "shape": (1000,), "stream": noise.NOISE}
+    given: dict[str, Any] = {"seed": 7, "step": 123, "indices": [0], "shape": (1000,), "stream": noise.NOISE}
     first, second = noise.normals(**given), noise.normals(**{**given, **changed})
     assert abs(float(np.corrcoef(first.numpy(), second.numpy())[0, 1])) < 0.1
 

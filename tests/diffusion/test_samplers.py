@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def step(
 
 
 def test_a_ddpm_step_is_the_one_of_diffusers() -> None:
-    scheduler = DDPMWuerstchenScheduler()
+    scheduler: Any = DDPMWuerstchenScheduler()
     scheduler.set_timesteps(20)
     levels = samplers.sampling_logsnrs(20)
     generator = torch.Generator().manual_seed(3)
@@ -57,7 +57,7 @@ def test_a_ddpm_step_is_the_one_of_diffusers() -> None:
 
 
 def test_a_ddim_step_is_the_one_of_diffusers() -> None:
-    scheduler = DDIMScheduler(num_train_timesteps=20, clip_sample=False, set_alpha_to_one=False)
+    scheduler: Any = DDIMScheduler(num_train_timesteps=20, clip_sample=False, set_alpha_to_one=False)
     levels = samplers.sampling_logsnrs(20)
     a, _ = alpha_sigma(levels.double())
     scheduler.alphas_cumprod = (a.flip(0)[1:]) ** 2  # index 19 is noise

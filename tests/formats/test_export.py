@@ -60,7 +60,8 @@ def test_bf16_halves_the_file_and_stays_close(models: ModelsSpec, tmp_path: Path
 
 def width_of(models: ModelsSpec) -> int:
     """The outer width of Stage C."""
-    return int(library.part(models, "stage_c").config.block_out_channels[0])
+    network: Any = library.part(models, "stage_c")
+    return int(network.config.block_out_channels[0])
 
 
 def lora_state(models: ModelsSpec) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -178,7 +179,7 @@ def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: Hea
         settings=samplers.SamplerSettings(steps=3, cfg=1.0),
     )
 
-    network = library.part(applied, "stage_c")
+    network: Any = library.part(applied, "stage_c")
     none = torch.zeros(1, 1, network.config.clip_image_in_channels)
 
     def epsilon(x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
@@ -203,5 +204,6 @@ def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: Hea
     assert predicts(build.load("stage_c", file)) == "v"
     assert lora_of(last, "fp32") is None, "all weights are no LoRA"
     assert isinstance(lora, ExecutionBlocker) and "trains no LoRA" in str(lora.message)
-    told = host.sink.warnings  # type: ignore[union-attr]
+    sink: Any = host.sink
+    told = sink.warnings
     assert any("predicts v" in warning for warning in told), told

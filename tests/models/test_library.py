@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from cascade_train.errors import CascadeError
 from cascade_train.models import build, library, starts, weights
+from cascade_train.models.spec import Part
 from cascade_train.nano import init, widths
 
 
@@ -18,7 +20,7 @@ from cascade_train.nano import init, widths
 def files(tmp_path: Path) -> Path:
     """A user's model folders with a Stable Cascade of small parts under its official names."""
     root = tmp_path / "models"
-    names = {
+    names: dict[Part, str] = {
         "stage_c": "unet/stage_c_bf16.safetensors",
         "stage_b": "unet/stage_b_bf16.safetensors",
         "stage_a": "vae/stage_a.safetensors",
@@ -62,7 +64,7 @@ def test_modules_are_shared_and_can_be_copied_for_training(host):
         first = library.part(spec, "stage_a")
     assert library.part(spec, "stage_a") is first
     assert not first.training and not any(value.requires_grad for value in first.parameters())
-    mine = copy.deepcopy(first).requires_grad_(True)
+    mine: Any = copy.deepcopy(first).requires_grad_(True)
     mine.encode(torch.rand(1, 3, 16, 16)).sum().backward()
     low = library.part(library.load_models("nano", host=host, precision="bf16"), "stage_a")
     assert low is not first and next(low.parameters()).dtype == torch.bfloat16
@@ -71,9 +73,8 @@ def test_modules_are_shared_and_can_be_copied_for_training(host):
 def test_files_are_found_by_official_names_and_by_name(files, host):
     spec = library.load_models("files", host=host)
     assert {file.part for file in spec.parts} == {"stage_c", "stage_b", "stage_a", "compressor", "text"}
-    assert library.part(spec, "stage_c").config.block_out_channels == tuple(
-        widths.SMALLER["stage_c"]["block_out_channels"]
-    )
+    stage_c: Any = library.part(spec, "stage_c")
+    assert stage_c.config.block_out_channels == tuple(widths.SMALLER["stage_c"]["block_out_channels"])
     other = files / "unet" / "mine.safetensors"
     build.save("stage_c", starts.initial("stage_c", "random", "quick", 5, None), other)
     named = library.load_models("files", host=host, files={"stage_c": "mine.safetensors"})

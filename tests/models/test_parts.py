@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -20,7 +22,7 @@ def test_stage_a_is_the_paella_vqgan():
     """The same weights in diffusers' class give the same latents, codes and pictures."""
     paella = pytest.importorskip("diffusers.pipelines.deprecated.wuerstchen.modeling_paella_vq_model")
     torch.manual_seed(0)
-    ours = StageA(StageAConfig(width=8, inner=16, blocks=3, latent=4, codes=32)).eval()
+    ours: Any = StageA(StageAConfig(width=8, inner=16, blocks=3, latent=4, codes=32)).eval()
     with torch.no_grad():
         for value in ours.parameters():
             value.normal_(std=0.3)
@@ -57,7 +59,7 @@ def test_compressor_is_torchvisions_efficientnet_v2_s():
 
     torch.manual_seed(0)
     whole = efficientnet_v2_s(weights=None).eval()
-    ours = compressor.Compressor().eval()
+    ours: Any = compressor.Compressor().eval()
     ours.backbone.load_state_dict(whole.features.state_dict())
     ours.mapper[1].running_var.fill_(4.0)
     image = torch.rand(1, 3, 64, 96)
@@ -81,7 +83,7 @@ def test_psnr_of_a_known_error():
 
 
 def test_text_states_are_those_of_transformers(nano):
-    model = library.part(nano, "text")
+    model: Any = library.part(nano, "text")
     tokenizer = model.tokenizer
     captions = ["a small red circle in the bottom left corner on a brown background", "", "naïve Ω 漢字 x7!"]
     states = encode_text(model, tokenizer, captions)
@@ -102,9 +104,9 @@ def test_text_states_are_those_of_transformers(nano):
 
 def test_a_new_word_pools_where_the_old_end_is_and_changes_nothing_else(nano):
     """Library code that takes the largest id would pool at the new token."""
-    model = library.part(nano, "text")
+    model: Any = library.part(nano, "text")
     row = torch.full((1, 128), 0.3)
-    more = with_new_tokens(model, ["blob"], row)
+    more: Any = with_new_tokens(model, ["blob"], row)
     known = "a large red star on a navy background"
     for name in ("hidden", "pooled"):
         before = getattr(encode_text(model, model.tokenizer, [known]), name)
@@ -124,7 +126,8 @@ def test_a_new_word_pools_where_the_old_end_is_and_changes_nothing_else(nano):
 
 
 def test_vocabulary_is_clips_in_form(nano):
-    tokenizer = library.part(nano, "text").tokenizer
+    model: Any = library.part(nano, "text")
+    tokenizer = model.tokenizer
     assert {"star</w>", "red</w>", "s", "s</w>"} <= tokenizer.get_vocab().keys()
     from cascade_train.nano.world import vocabulary
 

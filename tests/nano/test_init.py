@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -38,13 +39,19 @@ def test_stage_c_starts_as_a_scaled_copy():
     with torch.no_grad():
         for value in network.parameters():
             if value.grad is not None:
-                value -= 1e-4 * value.grad.sign()
+                value.sub_(1e-4 * value.grad.sign())
         assert error() < 0.1
 
 
 def test_initialisation_is_a_function_of_its_arguments():
     def weights(**kwargs):
-        given = {"part": "stage_c", "init": "nano", "config": "quick", "seed": 0, "models": None} | kwargs
+        given: dict[str, Any] = {
+            "part": "stage_c",
+            "init": "nano",
+            "config": "quick",
+            "seed": 0,
+            "models": None,
+        } | kwargs
         return torch.cat([value.flatten() for value in initial(**given).parameters()])
 
     torch.manual_seed(1)

@@ -6,16 +6,18 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
 from cascade_train.models import compressor, library, starts
+from cascade_train.models.spec import Part
 from cascade_train.nano import calibrate, scores
 from cascade_train.nano.judge import judge, verdict
 from cascade_train.nano.make import _host, make
-from cascade_train.nano.recipe import QUICK, recipe, run_spec, steps_of
+from cascade_train.nano.recipe import QUICK, Stage, recipe, run_spec, steps_of
 from cascade_train.nano.world import parse, render, scene
 
 TINY = replace(
@@ -41,13 +43,14 @@ def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
     from cascade_train.training import run
 
     host = _host(tmp_path)
-    for stage, folder in (
+    stages: tuple[tuple[Stage, str], ...] = (
         ("stage_a", "0"),
         ("compressor", "0"),
         ("stage_b", "1"),
         ("stage_c", "2"),
         ("stage_c_several", "3"),
-    ):
+    )
+    for stage, folder in stages:
         models = library.models_in(tmp_path / "parts" / "tiny" / folder, name="x")
         position = run.start(run_spec(stage, models, TINY), host)
         position, _ = run.train(position, steps_of(stage, TINY), host=host)
@@ -103,9 +106,10 @@ def test_recipe_is_whole():
 def test_calibration_changes_scale_and_not_pictures():
     pictures = torch.from_numpy(np.stack([render("rich", 1, index)[0] for index in range(32)]))
     pictures = pictures.permute(0, 3, 1, 2).float() / 255
+    parts: tuple[Part, ...] = ("compressor", "previewer", "stage_a")
     encoder, decoder, stage_a = (
-        starts.initial(part, "nano", "quick", 0, None).eval().requires_grad_(False)
-        for part in ("compressor", "previewer", "stage_a")
+        cast("Any", starts.initial(part, "nano", "quick", 0, None)).eval().requires_grad_(False)
+        for part in parts
     )
     with torch.no_grad():
         encoder.mapper[0].weight *= 100  # as large as trained ones, against the norm's epsilon
@@ -133,7 +137,8 @@ def test_bundled_latents_have_unit_variance(nano):
     pictures = pictures.permute(0, 3, 1, 2).float() / 255
     with torch.no_grad():
         latents = compressor.encode(library.part(nano, "compressor"), pictures)
-        a_latents = library.part(nano, "stage_a").encode(pictures)
+        stage_a: Any = library.part(nano, "stage_a")
+        a_latents = stage_a.encode(pictures)
     assert latents.shape == (64, 16, 8, 8) and a_latents.shape == (64, 4, 16, 16)
     assert 0.8 < float(latents.std()) < 1.2 and 0.7 < float(a_latents.std()) < 1.3
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import cascade_train_nodes
 import pytest
-from cascade_train_nodes.checks import CHECKS
 
 from cascade_train.errors import CascadeError
 from cascade_train.graph.check.classes import object_info
 from cascade_train.graph.check.schema import inputs_of
 from cascade_train.host.headless import HeadlessHost, headless_folders
+
+CHECKS = {node.ID: node.CHECKS for node in cascade_train_nodes.NODES if node.CHECKS}
 
 
 @pytest.fixture
@@ -99,13 +100,12 @@ def test_comfyui_sees_which_inputs_the_hook_takes(classes: dict[str, type]) -> N
 def test_checks_come_without_torch(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, cascade_train_nodes\n"
-        "from cascade_train_nodes.checks import CHECKS\n"
         "from cascade_train.host.headless import HeadlessHost, headless_folders\n"
         "host = HeadlessHost(headless_folders(pathlib.Path('o')))\n"
         "classes = cascade_train_nodes.build_mappings(host)[0]\n"
-        "for node, checks in CHECKS.items():\n"
-        "    for name in checks:\n"
-        "        classes[node].VALIDATE_INPUTS(**{name: '[a] = b'})\n"
+        "for node in classes.values():\n"
+        "    for name in node.CHECKS:\n"
+        "        node.VALIDATE_INPUTS(**{name: '[a] = b'})\n"
         "heavy = {'torch', 'cv2', 'diffusers', 'transformers'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

@@ -2,65 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
+import ast
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import cascade_train_nodes
 import pytest
 
-from cascade_train.graph.check.classes import object_info
-from cascade_train.host.headless import HeadlessHost, headless_folders
+from scripts.contract import broken, contract_of, schemas, shipped
 
-SNAPSHOT = Path(__file__).parent / "contract.json"
-"""The nodes as they were shipped. After appending, rewrite it: ``python tests/nodes/test_contract.py``."""
-
+ROOT = Path(__file__).resolve().parents[2]
 WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN")
 
 
-def schemas() -> dict[str, Any]:
-    host = HeadlessHost(headless_folders(Path("output")))
-    return object_info(cascade_train_nodes.build_mappings(host)[0])
-
-
-def contract() -> dict[str, Any]:
-    """Of each node what a saved workflow names: inputs in order with types and choices, outputs."""
-    out = {}
-    for name, schema in schemas().items():
-        inputs = {}
-        for group in ("required", "optional"):
-            for entry, (kind, *_options) in schema["input"].get(group, {}).items():
-                inputs[entry] = ["COMBO", *kind] if isinstance(kind, list) else kind
-        out[name] = {
-            "inputs": inputs,
-            "outputs": [list(pair) for pair in zip(schema["output_name"], schema["output"])],
-        }
-    return out
-
-
 def test_saved_workflows_keep_their_meaning() -> None:
-    shipped, now = json.loads(SNAPSHOT.read_text(encoding="utf-8")), contract()
-    for name, node in shipped.items():
-        assert name in now, f"{name} is gone: workflows that use it no longer open"
-        before, after = node["inputs"], now[name]["inputs"]
-        assert list(after)[: len(before)] == list(before), f"{name}: inputs may only be appended"
-        for entry, kind in before.items():
-            if isinstance(kind, list):
-                lost = set(kind) - set(after[entry])
-                assert not lost, f"{name}.{entry}: choices {sorted(lost)} are gone"
-            else:
-                assert after[entry] == kind, f"{name}.{entry} was {kind}"
-        assert now[name]["outputs"][: len(node["outputs"])] == node["outputs"], (
-            f"{name}: outputs may only be appended"
-        )
-
-
-def test_the_snapshot_knows_every_node() -> None:
-    shipped, now = json.loads(SNAPSHOT.read_text(encoding="utf-8")), contract()
-    assert shipped == now, "run python tests/nodes/test_contract.py and look at the difference"
+    """``python start.py refresh`` writes what was appended into contract.json, and refuses anything else."""
+    now = contract_of(schemas())
+    assert broken(shipped(), now) == []
+    assert shipped() == now, "run python start.py refresh and look at the difference"
 
 
 @pytest.mark.parametrize("name", sorted(schemas()))
@@ -86,18 +45,6 @@ def test_every_input_explains_itself_and_has_sensible_bounds(name: str) -> None:
                 )
 
 
-def test_every_node_has_its_help_page() -> None:
-    """Pages are written by ``python tests/nodes/make_help.py`` from the schemas and a text for each node."""
-    spec = importlib.util.spec_from_file_location("make_help", Path(__file__).with_name("make_help.py"))
-    assert spec and spec.loader
-    make_help = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_help)
-    for name, schema in schemas().items():
-        page = make_help.FOLDER / f"{name}.md"
-        assert page.is_file(), f"no help page {page.name}"
-        assert page.read_text(encoding="utf-8") == make_help.page(name, schema), f"{page.name} is out of date"
-
-
 def test_schemas_come_without_heavy_libraries() -> None:
     code = (
         "import sys, pathlib, cascade_train_nodes\n"
@@ -113,34 +60,38 @@ def test_schemas_come_without_heavy_libraries() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_choices_are_those_of_the_library() -> None:
-    from typing import get_args, get_type_hints
-
-    from cascade_train.diffusion.samplers import SAMPLERS
-    from cascade_train.formats.export import FORMATS, PRECISIONS
-    from cascade_train.models.spec import Variant
-    from cascade_train.training.spec import LoRATarget, OptimizerSpec, RunSpec
-
-    now = contract()
-
-    def choices(node: str, entry: str) -> list[str]:
-        return now[node]["inputs"][entry][1:]
-
-    for node in ("CascadePrompts", "CascadeSampleStageC", "CascadeDecodeStageB"):
-        assert choices(node, "sampler") == list(SAMPLERS)
-    assert choices("CascadeExportRun", "format") == list(FORMATS)
-    assert choices("CascadeExportRun", "precision") == list(PRECISIONS)
-    assert choices("CascadeLoadStableCascade", "variant") == list(get_args(Variant))
-    run, optimizer, lora = (get_type_hints(each) for each in (RunSpec, OptimizerSpec, LoRATarget))
-    assert choices("CascadeTrainingRun", "precision") == list(get_args(run["precision"]))
-    assert choices("CascadeTrainingRun", "loss_weight") == list(get_args(run["loss_weight"]))
-    assert choices("CascadeTrainingRun", "objective") == list(get_args(run["objective"]))
-    assert choices("CascadeOptimizer", "name") == list(get_args(optimizer["name"]))
-    assert choices("CascadeOptimizer", "schedule") == list(get_args(optimizer["schedule"]))
-    assert choices("CascadeLoRATarget", "kind") == list(get_args(lora["kind"]))
+def texts_in(value: ast.expr) -> tuple[str, ...]:
+    """The texts that a tuple or list of nothing but texts holds; () for anything else."""
+    found = [
+        item.value for item in getattr(value, "elts", []) if isinstance(item, ast.Constant) and item.value
+    ]
+    whole = len(found) == len(getattr(value, "elts", []))
+    return tuple(text for text in found if isinstance(text, str)) if whole else ()
 
 
-if __name__ == "__main__":
-    SNAPSHOT.write_text(
-        json.dumps(contract(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n"
-    )
+def listed(folder: Path, arguments_of: str = "") -> dict[frozenset[str], str]:
+    """Every list of texts that is written out in the modules of ``folder``: the texts, and where.
+
+    With ``arguments_of`` only those that are handed to a function of that name.
+    """
+    out = {}
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if arguments_of:
+                called = isinstance(node, ast.Call) and getattr(node.func, "id", "") == arguments_of
+                values = node.args if isinstance(node, ast.Call) and called else []
+            else:
+                values = [node] if isinstance(node, (ast.Tuple, ast.List)) else []
+            for value in values:
+                if len(texts := texts_in(value)) > 1:
+                    out[frozenset(texts)] = f"{path.relative_to(folder.parent)}:{value.lineno} {texts}"
+    return out
+
+
+def test_nodes_take_their_choices_from_the_library() -> None:
+    """A choice that is written out in both would be changed in one place only."""
+    library, nodes = listed(ROOT / "cascade_train"), listed(ROOT / "nodes", "choice")
+    assert frozenset({"ddpm", "ddim"}) in library, "the library's are found"
+    assert frozenset({"beside", "below"}) in nodes, "those of a node alone are its own"
+    twice = [f"{nodes[texts]} is {library[texts]}" for texts in nodes.keys() & library.keys()]
+    assert not twice, "use options(Spec, field): " + "; ".join(twice)

@@ -192,9 +192,9 @@ def test_two_processes_make_what_one_makes(tmp_path: Path, launcher: str) -> Non
             for name in ("two", "one")
         )
         assert ours.shape == (64, 64, 3) and np.abs(ours - theirs).max() <= 2, "each drew its share"
-    ours, theirs = (load_file(tmp_path / name / "lora.safetensors") for name in ("two", "one"))
-    for key, value in theirs.items():
-        assert (ours[key] - value).abs().max() < 2e-4, key
+    ours_file, theirs_file = (load_file(tmp_path / name / "lora.safetensors") for name in ("two", "one"))
+    for key, value in theirs_file.items():
+        assert (ours_file[key] - value).abs().max() < 2e-4, key
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT, which Windows has for consoles alone")

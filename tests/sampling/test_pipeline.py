@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from cascade_train.sampling import pipeline, stages
 from cascade_train.sampling.conditioning import encode_prompts
 
 RED, BLUE = "a red circle on a black background", "two blue squares on a tan background"
-QUICK = {"steps_c": 4, "steps_b": 2}
+QUICK: Any = {"steps_c": 4, "steps_b": 2}
 BATCH_TOLERANCE = 2e-3
 """Of pixel values: what the rounding of batched kernels may change through all three stages."""
 
@@ -91,7 +92,7 @@ def test_previews_come_with_the_progress(tiny: ModelsSpec) -> None:
         seeds=[1, 2],
         steps_c=10,
         steps_b=1,
-        progress=lambda _done, _total, _text, picture: pictures.append(picture),
+        progress=lambda done, total, text="", preview=None: pictures.append(preview),
     )
     shown = [picture for picture in pictures if picture is not None]
     assert len(shown) == 2 and shown[0].size == (128, 64), "every fifth step, side by side"
@@ -105,7 +106,7 @@ def test_a_stop_between_steps_stops(tiny: ModelsSpec) -> None:
     class Stop(Exception):
         pass
 
-    def interrupt(done: int, *_: object) -> None:
+    def interrupt(done: int, total: int, text: str = "", preview: object = None) -> None:
         if done == 3:
             raise Stop
 

@@ -35,15 +35,15 @@ def make_models(folder: Path) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for part in ("stage_c", "stage_b", "stage_a", "compressor", "previewer"):
-            config = widths.config(part, "quick")  # type: ignore[arg-type]
+            config = widths.config(part, "quick")
             if part == "stage_c":
                 config = {**config, "dropout": [0.1, 0.1]}
-            module = build.build(part, config)  # type: ignore[arg-type]
+            module = build.build(part, config)
             with torch.no_grad():
                 for name, parameter in module.named_parameters():
                     if name.endswith("clf.1.weight") or "gammas" in name or ".mapper" in name:
                         parameter.normal_(std=0.05)
-            weights.write_tensors(folder / f"{part}.safetensors", build.file_tensors(part, module), config)  # type: ignore[arg-type]
+            weights.write_tensors(folder / f"{part}.safetensors", build.file_tensors(part, module), config)
         widths.write_tokenizer(folder / "text")
         config = widths.config("text")
         text = build.build("text", config)
@@ -95,7 +95,8 @@ def spec(kind: str, models: ModelsSpec, **changes: Any) -> RunSpec:
         "stage_c": FullTarget("stage_c", also=("text",)),
         "compressor": FullTarget("compressor", also=("previewer",)),
     }
-    target = targets.get(kind) or FullTarget(kind)  # type: ignore[arg-type]
+    part: Any = kind
+    target = targets.get(kind) or FullTarget(part)
     optimizer = OptimizerSpec(learning_rate=1e-3, ema=0.9, warmup=2)
     return replace(
         RunSpec(models, world(), target, optimizer, batch_size=3, total_steps=50, loss_weight="adaptive"),

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def straight_step(trainer: Trainer, spec: RunSpec, buckets: dict[int, float]) ->
     objective = trainer.objective
     assert isinstance(objective, LoRAObjective)
     unet = copy.deepcopy(objective.unet).double()
-    text_model = copy.deepcopy(objective._text).double()
+    text_model: Any = copy.deepcopy(objective._text).double()
     compressor = copy.deepcopy(library.part(spec.models, "compressor")).double()
     draws = objective.dataset.draws(spec.seed, trainer.step, spec.batch_size)
     losses, weighted, seen = [], [], []
@@ -115,7 +116,8 @@ def test_the_time_input_is_fp32_also_under_bf16_autocast(
     spec = studio.spec("lora", models, precision="bf16")
     trainer = Trainer(spec, studio.CountingHost(tmp_path))
     told = []
-    trainer.objective.unet.register_forward_pre_hook(  # type: ignore[union-attr]
+    objective: Any = trainer.objective
+    objective.unet.register_forward_pre_hook(
         lambda module, args, kwargs: told.append(kwargs["timestep_ratio"]), with_kwargs=True
     )
     row = trainer.advance(Block(1))

@@ -217,12 +217,14 @@ def test_looking_in_the_middle_of_a_block_changes_no_bit(
             assert not any(module.training for module in here.stage_c.modules()) and here.captions
             states = here.text(list(here.captions))
             count = len(here.captions)
+            stage_c: Any = here.stage_c
+            width = stage_c.config.clip_image_in_channels
             here.stage_c(
                 sample=torch.zeros(count, 16, 8, 8),
                 timestep_ratio=torch.ones(count),
                 clip_text_pooled=states.pooled,
                 clip_text=states.hidden,
-                clip_img=torch.zeros(count, 1, here.stage_c.config.clip_image_in_channels),
+                clip_img=torch.zeros(count, 1, width),
             )
 
     watched, _ = run.train(

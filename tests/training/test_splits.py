@@ -35,10 +35,10 @@ def dropping_folder(models_folder: Path, tmp_path_factory: pytest.TempPathFactor
     shutil.copytree(models_folder, folder)
     for part in ("stage_b", "stage_c"):
         file = folder / f"{part}.safetensors"
-        module = build.load(part, file)  # type: ignore[arg-type]
-        config = build.module_config(part, module)  # type: ignore[arg-type]
+        module = build.load(part, file)
+        config = build.module_config(part, module)
         config["dropout"] = [0.1] * len(config["block_out_channels"])
-        weights.write_tensors(file, build.file_tensors(part, module), config)  # type: ignore[arg-type]
+        weights.write_tensors(file, build.file_tensors(part, module), config)
     return folder
 
 

@@ -220,7 +220,7 @@ def test_the_same_process_may_not_train_a_run_twice_at_once(
     real = host.check_interrupt
 
     def meanwhile() -> None:
-        host.check_interrupt = real  # type: ignore[method-assign]
+        host.check_interrupt = real
 
         def other() -> None:
             try:
@@ -233,7 +233,7 @@ def test_the_same_process_may_not_train_a_run_twice_at_once(
         thread.join()
         real()
 
-    host.check_interrupt = meanwhile  # type: ignore[method-assign]
+    host.check_interrupt = meanwhile
     run.train(position, 2, host=host)
     assert len(refused) == 1 and f"process {os.getpid()}" in str(refused[0])
 

@@ -147,7 +147,7 @@ class ClassFacts:
     def bind(self, target: Any, function: str, hidden: Mapping[str, Any]) -> Callable[..., Any]:
         """The callable for one of the class's functions on ``target`` (an instance, or the class itself)."""
         if not self.is_v3:
-            return getattr(target, function)  # type: ignore[no-any-return]
+            return getattr(target, function)
         clone = self.cls.PREPARE_CLASS_CLONE(dict(hidden))
         method = getattr(self.cls, function).__func__
         if inspect.iscoroutinefunction(method):

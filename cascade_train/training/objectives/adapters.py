@@ -47,7 +47,7 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
         config = LoraConfig(
             r=target.rank,
             lora_alpha=target.alpha,  # type: ignore[arg-type]
-            target_modules=names,  # type: ignore[arg-type]
+            target_modules=names,
             use_dora=target.kind == "dora",
             lora_dropout=0.0,
             bias="none",

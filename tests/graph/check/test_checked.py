@@ -32,7 +32,7 @@ class Number:
 class Total(Number):
     """Takes any number of further wires."""
 
-    def run(self, value: int, **more: int) -> tuple[int]:  # type: ignore[override]
+    def run(self, value: int, **more: int) -> tuple[int]:
         return (value + sum(more.values()),)
 
 

@@ -43,6 +43,7 @@ def test_ids_as_floats(rule_info: dict[str, Any]) -> None:
     for link in workflow["links"]:
         link[:5] = [float(part) for part in link[:5]]
     assert to_prompt(workflow, rule_info) == to_prompt(chained(), rule_info), "1.0 is 1"
+    bad: Any
     for bad in (1.5, float("nan"), float("inf"), True, None, [], {}, ""):
         workflow["nodes"][0]["id"] = bad
         refused(workflow, rule_info, "is no id")

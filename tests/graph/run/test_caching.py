@@ -166,8 +166,10 @@ def test_is_changed_decides(bench: Any, cache: ResultCache, before: Any, after: 
 def test_is_changed_gets_linked_inputs_as_none(bench: Any) -> None:
     seen = []
 
+    base: Any = bench.classes["Add"]
+
     @bench.add
-    class Watch(bench.classes["Add"]):  # type: ignore[misc]
+    class Watch(base):
         @classmethod
         def IS_CHANGED(cls, a: Any, b: Any) -> str:
             seen.append((a, b))
@@ -203,8 +205,10 @@ def test_true_and_one_are_different_inputs(bench: Any, cache: ResultCache, shown
 
 
 def test_an_instance_is_kept_per_id_and_class(bench: Any, cache: ResultCache, shown: Any) -> None:
+    base: Any = bench.classes["Value"]
+
     @bench.add
-    class Counter(bench.classes["Value"]):  # type: ignore[misc]
+    class Counter(base):
         def __init__(self) -> None:
             self.count = 0
 

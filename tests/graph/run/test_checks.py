@@ -38,14 +38,24 @@ def test_false_refuses_too(bench: Any) -> None:
 
 def test_kwargs_gets_every_input_and_links_come_as_none(bench: Any) -> None:
     seen: list[Any] = []
-    checked(bench, lambda cls, **inputs: seen.append(inputs) or True)
+
+    def check(cls: Any, **inputs: Any) -> bool:
+        seen.append(inputs)
+        return True
+
+    checked(bench, check)
     bench.run(prompt(bench, ["1", 0]))
     assert seen == [{"a": None, "b": 3}]
 
 
 def test_the_types_of_linked_inputs_are_given_when_asked_for(bench: Any) -> None:
     seen: list[Any] = []
-    checked(bench, lambda cls, input_types: seen.append(input_types) or True)
+
+    def check(cls: Any, input_types: Any) -> bool:
+        seen.append(input_types)
+        return True
+
+    checked(bench, check)
     bench.run(prompt(bench, ["1", 0]))
     assert seen == [{"a": "*"}]
 

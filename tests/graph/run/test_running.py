@@ -110,8 +110,10 @@ def test_lazy_inputs_that_are_not_asked_for_do_not_run(bench: Any, shown: Any) -
 
 
 def test_asking_for_a_lazy_input_that_is_not_linked_is_an_error_of_that_node(bench: Any) -> None:
+    base: Any = bench.classes["Choose"]
+
     @bench.add
-    class Greedy(bench.classes["Choose"]):  # type: ignore[misc]
+    class Greedy(base):
         def check_lazy_status(self, **inputs: Any) -> list[str]:
             return ["nothing"]
 
@@ -131,8 +133,10 @@ def test_a_node_may_expand_into_nodes_that_expand_again(bench: Any, shown: Any) 
 
 
 def test_an_expansion_that_fails_fails_the_node_that_made_it(bench: Any) -> None:
+    base: Any = bench.classes["Sum"]
+
     @bench.add
-    class Maker(bench.classes["Sum"]):  # type: ignore[misc]
+    class Maker(base):
         def run(self, me: str, **inputs: Any) -> Any:
             inner = {"x": {"class_type": "Fail", "inputs": {"text": "inside"}}}
             return {"result": (["x", 0],), "expand": inner}
@@ -151,8 +155,10 @@ def test_an_expansion_that_fails_fails_the_node_that_made_it(bench: Any) -> None
     ids=["an id that exists", "an unknown class"],
 )
 def test_a_bad_expansion_is_an_error_not_a_crash(bench: Any, expand: Any) -> None:
+    base: Any = bench.classes["Sum"]
+
     @bench.add
-    class Maker(bench.classes["Sum"]):  # type: ignore[misc]
+    class Maker(base):
         def run(self, me: str, **inputs: Any) -> Any:
             return {"result": (0,), "expand": expand}
 
@@ -161,8 +167,10 @@ def test_a_bad_expansion_is_an_error_not_a_crash(bench: Any, expand: Any) -> Non
 
 
 def test_a_cycle_made_by_an_expansion_is_found(bench: Any) -> None:
+    base: Any = bench.classes["Sum"]
+
     @bench.add
-    class Loop(bench.classes["Sum"]):  # type: ignore[misc]
+    class Loop(base):
         def run(self, me: str, **inputs: Any) -> Any:
             return {
                 "result": (["p", 0],),
@@ -218,8 +226,10 @@ def test_a_blocker_in_a_list_drops_only_its_item(bench: Any, shown: Any) -> None
 def test_comfyuis_own_blocker_is_recognised(bench: Any) -> None:
     foreign = type("ExecutionBlocker", (), {"message": None})
 
+    base: Any = bench.classes["Value"]
+
     @bench.add
-    class Foreign(bench.classes["Value"]):  # type: ignore[misc]
+    class Foreign(base):
         def run(self, value: Any) -> Any:
             return foreign()
 
@@ -241,8 +251,10 @@ def test_a_raw_link_passes_the_link_itself(bench: Any, shown: Any) -> None:
 
 
 def test_a_growing_number_of_inputs_reaches_a_node_that_takes_any(bench: Any, shown: Any) -> None:
+    base: Any = bench.classes["Value"]
+
     @bench.add
-    class Join(bench.classes["Value"]):  # type: ignore[misc]
+    class Join(base):
         def run(self, value: Any, **more: Any) -> tuple[str]:
             return ("+".join([str(value), *(str(more[k]) for k in sorted(more))]),)
 
@@ -302,8 +314,10 @@ def test_a_failure_stops_its_dependants_only_and_what_only_they_needed_is_not_ru
 
 
 def test_a_node_that_returns_nonsense_is_named(bench: Any) -> None:
+    base: Any = bench.classes["Value"]
+
     @bench.add
-    class Odd(bench.classes["Value"]):  # type: ignore[misc]
+    class Odd(base):
         def run(self, value: Any) -> Any:
             return 5
 
@@ -312,8 +326,10 @@ def test_a_node_that_returns_nonsense_is_named(bench: Any) -> None:
 
 
 def test_stopping_ends_between_nodes_and_says_what_was_not_done(bench: Any) -> None:
+    base: Any = bench.classes["Value"]
+
     @bench.add
-    class Stopper(bench.classes["Value"]):  # type: ignore[misc]
+    class Stopper(base):
         def run(self, value: Any) -> tuple[Any]:
             bench.host.stop()
             return (value,)
@@ -332,8 +348,10 @@ def test_stopping_ends_between_nodes_and_says_what_was_not_done(bench: Any) -> N
 def test_comfyuis_interrupt_raised_inside_a_node_stops_the_run(bench: Any) -> None:
     interrupt = type("InterruptProcessingException", (Exception,), {})
 
+    base: Any = bench.classes["Value"]
+
     @bench.add
-    class Cancelled(bench.classes["Value"]):  # type: ignore[misc]
+    class Cancelled(base):
         def run(self, value: Any) -> tuple[Any]:
             raise interrupt()
 
@@ -389,8 +407,10 @@ def test_a_chain_of_thousands_of_nodes_does_not_recurse(bench: Any, shown: Any) 
 
 
 def test_torch_nodes_run_in_inference_mode_as_in_comfyui(bench: Any, shown: Any) -> None:
+    base: Any = bench.classes["Value"]
+
     @bench.add
-    class Mode(bench.classes["Value"]):  # type: ignore[misc]
+    class Mode(base):
         USES_TORCH = True
 
         def run(self, value: Any) -> tuple[Any]:

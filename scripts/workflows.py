@@ -1,19 +1,11 @@
-"""Writes the workflows that people open: ``python tests/workflows/make_workflows.py``.
-
-A test compares the files with what this writes, so nodes and files cannot drift apart.
-"""
+"""``workflows``: the graphs that people open, written from the nodes, so that the two cannot drift apart."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from layout import Sheet, save
-
-FOLDER = Path(__file__).resolve().parent.parent.parent / "workflows"
+from scripts.sheet import Sheet, text
 
 BLOCKS, STEPS = 3, 500
 LORA: dict[str, Any] = {"rank": 16, "alpha": 16.0, "modules": "attn, channelwise"}
@@ -336,7 +328,7 @@ def reconstruct() -> Sheet:
 
 WORKFLOWS = {"teach_a_concept": teach_a_concept, "text_to_image": text_to_image, "reconstruct": reconstruct}
 
-if __name__ == "__main__":
-    for name, make in WORKFLOWS.items():
-        save(FOLDER / f"{name}.json", name, make())
-        print(FOLDER / f"{name}.json")
+
+def files() -> dict[str, str]:
+    """The workflow files."""
+    return {f"workflows/{name}.json": text(name, make()) for name, make in WORKFLOWS.items()}

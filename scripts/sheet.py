@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import textwrap
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from cascade_train.graph.check.schema import Input, inputs_of
@@ -149,7 +148,7 @@ class Sheet:
         targets: dict[tuple[str, int], list[int]] = {}
         inputs_at: dict[str, list[dict[str, Any]]] = {}
         for key, node in self.nodes.items():
-            slots = []
+            slots: list[dict[str, Any]] = []
             for entry in inputs_of(self.schemas[node.kind]) if node.kind in self.schemas else ():
                 is_widget = entry.type in WIDGETS
                 if is_widget and entry.name not in node.links:
@@ -187,7 +186,7 @@ class Sheet:
             virtual = node.kind == "MarkdownNote"
             if node.kind in ("SaveImage", "PreviewImage"):  # later cores pass pictures on, earlier do not
                 outputs = []
-            entry = {
+            drawn: dict[str, Any] = {
                 "id": node.id,
                 "type": node.kind,
                 "pos": [node.x, node.y],
@@ -201,10 +200,10 @@ class Sheet:
                 "widgets_values": list(node.widgets.values()),
             }
             if node.title:
-                entry["title"] = node.title
+                drawn["title"] = node.title
             if virtual:
-                entry |= {"color": "#432", "bgcolor": "#653"}
-            out.append(entry)
+                drawn |= {"color": "#432", "bgcolor": "#653"}
+            out.append(drawn)
         return {
             "id": "",
             "revision": 0,
@@ -224,10 +223,10 @@ def properties(kind: str) -> dict[str, Any]:
     return {"cnr_id": pack, "Node name for S&R": kind}
 
 
-def save(path: Path, name: str, sheet: Sheet) -> None:
-    """Write ``sheet``; its id is a function of its name."""
+def text(name: str, sheet: Sheet) -> str:
+    """``sheet`` as a workflow file; its id is a function of its name."""
     import uuid
 
     document = sheet.document()
     document["id"] = str(uuid.uuid5(uuid.NAMESPACE_URL, f"cascade-train/{name}"))
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
