@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 import pytest
 
 from cascade_train.digest import local
-from cascade_train.training.spec import Block, FullTarget, RunSpec
+from cascade_train.training.spec import Block, FullTarget, LoRATarget, RunSpec
 
 
 @pytest.fixture(scope="module")
@@ -205,4 +205,5 @@ def test_descriptions_come_back_from_what_run_json_holds(
     names: ModuleType, shipped: dict[str, Any], now: dict[str, type]
 ) -> None:
     value = names.built(shipped["examples"]["a DoRA with tokens"]["value"], now)
-    assert isinstance(value, RunSpec) and value.target.rank == 16 and value.accumulation == 1
+    assert isinstance(value, RunSpec) and isinstance(value.target, LoRATarget)
+    assert value.target.rank == 16 and value.accumulation == 1
