@@ -205,9 +205,5 @@ def test_descriptions_come_back_from_what_run_json_holds(
     names: ModuleType, shipped: dict[str, Any], now: dict[str, type]
 ) -> None:
     value = names.built(shipped["examples"]["a DoRA with tokens"]["value"], now)
-    assert (
-        isinstance(value, RunSpec)
-        and isinstance(value.target, LoRATarget)
-        and value.target.rank == 16
-        and value.accumulation == 1
-    )
+    assert isinstance(value, RunSpec) and isinstance(value.target, LoRATarget)
+    assert value.target.rank == 16 and value.accumulation == 1
