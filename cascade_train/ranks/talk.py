@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -52,8 +53,9 @@ def check_interrupt(host: Host) -> None:
         host.check_interrupt()
     except BaseException as exception:
         stopped = exception
-    count = torch.tensor([0 if stopped is None else 1], device=host.device)
-    torch.distributed.all_reduce(count)
+    with torch.inference_mode(False):  # torch's threads may not write to a tensor that was made under it
+        count = torch.tensor([0 if stopped is None else 1], device=host.device)
+        torch.distributed.all_reduce(count)
     if stopped is not None:
         raise stopped
     if int(count):
@@ -65,7 +67,8 @@ def agreed(value: T, host: Host) -> T:
     if host.world_size == 1:
         return value
     told = [value]
-    torch.distributed.broadcast_object_list(told, src=0, device=torch.device(host.device))
+    with torch.inference_mode(False):
+        torch.distributed.broadcast_object_list(told, src=0, device=torch.device(host.device))
     return told[0]
 
 
@@ -89,8 +92,7 @@ def shared_out(make: Callable[[int, int], T], count: int, host: Host) -> list[T]
     except BaseException as exception:
         failed, mine = exception, []
     said = "" if failed is None else f"{type(failed).__name__}: {failed}"
-    everyone: list[Any] = [None] * world
-    torch.distributed.all_gather_object(everyone, (mine, said, _is_stop(failed)))
+    everyone = _everyones((mine, said, _is_stop(failed)), host)
     if failed is not None:
         raise failed
     for other, (_, said, stop) in enumerate(everyone):
@@ -118,6 +120,22 @@ def gather_rows(rows: Tensor, host: Host) -> Tensor:
     """``rows`` (n, k) of every process below one another in the order of ranks; n may differ."""
     if host.world_size == 1:
         return rows
-    parts: list[Tensor | None] = [None] * host.world_size
-    torch.distributed.all_gather_object(parts, rows.cpu())
-    return torch.cat([part for part in parts if part is not None])
+    return torch.cat(_everyones(rows.cpu(), host))
+
+
+def leave() -> None:
+    """End this process's part in the talk; it waits for no other process.
+
+    Before torch 2.8 the end of a Gloo group holds Python while it waits for threads that may need Python to
+    let go of the last tensors, and then waits for ever. The pause lets them.
+    """
+    time.sleep(0.1)
+    torch.distributed.destroy_process_group()
+
+
+def _everyones(value: T, host: Host) -> list[T]:
+    """The ``value`` of each process, in the order of ranks."""
+    everyone: list[Any] = [None] * host.world_size
+    with torch.inference_mode(False):
+        torch.distributed.all_gather_object(everyone, value)
+    return everyone

@@ -24,6 +24,7 @@ import studio
 from pathlib import Path
 from cascade_train.errors import Interrupted
 from cascade_train.models import library
+from cascade_train.ranks.talk import leave
 from cascade_train.training import run
 
 torch.set_num_threads(1)
@@ -38,7 +39,7 @@ except Interrupted:
 host.interrupt_before = None
 position, metrics = run.train(run.start(studio.spec({kind!r}, models, batch_size=4), host), 3, host=host)
 print(host.rank, len(metrics.rows), studio.fingerprint(position), flush=True)
-torch.distributed.destroy_process_group()
+leave()
 """
 
 
@@ -47,7 +48,7 @@ import torch
 from pathlib import Path
 from cascade_train.errors import Interrupted
 from cascade_train.host.headless import HeadlessHost, headless_folders
-from cascade_train.ranks.talk import shared_out
+from cascade_train.ranks.talk import leave, shared_out
 
 torch.distributed.init_process_group("gloo")
 host = HeadlessHost(headless_folders(Path("output")), "cpu")
@@ -61,7 +62,7 @@ for error in (OSError("no such picture"), Interrupted("stop")):
         shared_out(make, 2, host)
     except Exception as caught:
         print(type(caught).__name__, caught)
-torch.distributed.destroy_process_group()
+leave()
 """
 
 

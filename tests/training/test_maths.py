@@ -62,9 +62,15 @@ def straight_step(trainer: Trainer, spec: RunSpec, buckets: dict[int, float]) ->
                 max_length=min(77, text_model.tokenizer.model_max_length),
             )
             inner = text_model.text_model
-            out = inner(
-                input_ids=tokens.input_ids, attention_mask=tokens.attention_mask, output_hidden_states=True
-            )
+            torch.set_default_dtype(torch.float64)  # in which older transformers make their masks
+            try:
+                out = inner(
+                    input_ids=tokens.input_ids,
+                    attention_mask=tokens.attention_mask,
+                    output_hidden_states=True,
+                )
+            finally:
+                torch.set_default_dtype(torch.float32)
             end = tokens.input_ids[0].tolist().index(text_model.tokenizer.eos_token_id)
             pooled = text_model.text_projection(inner.final_layer_norm(out.hidden_states[-1])[:, end])
             answer = unet(
