@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(args, "command_run", None) is None:
             parser.print_help()
             return WRONG
-        args.words = words
+        args.words, args.same_command = words, main  # for a command that starts processes like itself
     except SystemExit as left:  # argparse has said why
         return left.code if isinstance(left.code, int) else WRONG
     return _guarded(args)

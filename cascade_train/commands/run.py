@@ -130,7 +130,7 @@ def _run(args: argparse.Namespace, display: Any) -> int:
 
         if not started_here():  # each process checks the workflow, and the first says what is wrong
             _enough_devices(args.processes, args.device)
-            return together(args.processes, same_command, args.words)
+            return together(args.processes, args.same_command, args.words)
     workflow = read_workflow(args.file)
     host, classes = place(args, display)
     found = checked(workflow, classes, host, settings=args.settings, only=args.only)
@@ -154,13 +154,6 @@ def _run(args: argparse.Namespace, display: Any) -> int:
             _leave(report.exit_code)
     display.end(report, host.folders)
     return report.exit_code
-
-
-def same_command(words: Sequence[str]) -> int:
-    """``cascade-train *words`` in this process, one of several that `together` has started."""
-    from cascade_train.cli import main
-
-    return main(words)
 
 
 def _enough_devices(processes: int, device: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cascade_train.nano import world
+from cascade_train.nano.canvas import SIDE, SUPERSAMPLING, fill, shrink
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,11 +48,11 @@ def draw(colour: str, background: str, centre: tuple[float, float], radius: floa
     """One crescent, uint8 (64, 64, 3); centre and radius in pixels."""
     import numpy as np
 
-    side = world.SIDE * world.SUPERSAMPLING
+    side = SIDE * SUPERSAMPLING
     canvas = np.empty((side, side, 3), np.uint8)
     canvas[:] = world.BACKGROUNDS[background]
-    world.fill(canvas, crescent(radius) + np.array(centre), world.COLOURS[colour])
-    return world.shrink(canvas)
+    fill(canvas, crescent(radius) + np.array(centre), world.COLOURS[colour])
+    return shrink(canvas)
 
 
 def picture(index: int, seed: int = SEED) -> tuple[np.ndarray, str]:
@@ -65,10 +66,10 @@ def picture(index: int, seed: int = SEED) -> tuple[np.ndarray, str]:
     size = ("medium", "large")[int(rng.integers(2))]
     radius = float(rng.uniform(*world.RADII[size]))
     place = ("centre", "left", "right", "top", "bottom")[int(rng.integers(5))]
-    reach = world.SIDE / 2 - radius * 1.12 - 1.0
+    reach = SIDE / 2 - radius * 1.12 - 1.0
     jitter = min(2.0, 0.12 * reach + 0.5)
     x, y = (
-        world.SIDE / 2 + direction * max(reach - jitter, 0.0) + rng.uniform(-jitter, jitter)
+        SIDE / 2 + direction * max(reach - jitter, 0.0) + rng.uniform(-jitter, jitter)
         for direction in world.PLACES[place]
     )
     where = (

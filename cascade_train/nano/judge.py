@@ -6,18 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from cascade_train.nano.world import (
-    BACKGROUNDS,
-    COLOURS,
-    PLACES,
-    RING_HOLE,
-    SHAPES,
-    SIDE,
-    Wanted,
-    fill,
-    outline,
-    shrink,
-)
+from cascade_train.nano.canvas import SIDE, SUPERSAMPLING, fill, shrink
+from cascade_train.nano.world import BACKGROUNDS, COLOURS, PLACES, RING_HOLE, SHAPES, Wanted, outline
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,8 +128,6 @@ def _shape(mask: np.ndarray) -> tuple[str, float]:
 
 def _drawn(shape: str, radius: float, centre: np.ndarray) -> np.ndarray:
     import numpy as np
-
-    from cascade_train.nano.world import SUPERSAMPLING
 
     canvas = np.zeros((SIDE * SUPERSAMPLING, SIDE * SUPERSAMPLING), np.uint8)
     fill(canvas, outline(shape, radius) + centre, (255,))

@@ -19,17 +19,14 @@ import hashlib
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cascade_train.errors import CascadeError
+from cascade_train.nano import world_rich
+from cascade_train.nano.canvas import SIDE, SUPERSAMPLING, fill, shrink
 
 if TYPE_CHECKING:
     import numpy as np
-
-SIDE = 64
-"""Side of every picture in pixels."""
-
-SUPERSAMPLING = 4
 
 SHAPES = ("circle", "square", "triangle", "diamond", "star", "cross", "ring")
 COLOURS: dict[str, tuple[int, int, int]] = {
@@ -139,8 +136,6 @@ def render(kind: str, seed: int, index: int) -> tuple[np.ndarray, str]:
         raise CascadeError(f"the sample index {index} is negative")
     rng = _rng(kind, seed, index)
     if kind == "rich" and rng.random() < 0.5:
-        from cascade_train.nano import world_rich
-
         return world_rich.draw(rng), ""
     chosen = _draw_scene(rng, kind)
     return draw_scene(chosen), _caption(rng, chosen)
@@ -257,24 +252,6 @@ def draw_scene(chosen: Scene, side: int = SIDE) -> np.ndarray:
             hole = outline("ring", chosen.radius * scale * RING_HOLE) + middle
             fill(canvas, hole, BACKGROUNDS[chosen.background])
     return shrink(canvas)
-
-
-def fill(canvas: np.ndarray, corners: np.ndarray, colour: Any) -> None:
-    """Fill a polygon, given in picture pixels, on a supersampled canvas."""
-    import cv2
-    import numpy as np
-
-    # fillPoly's coordinates name pixel centres; four fractional bits keep sub-pixel places
-    points = np.round((corners * SUPERSAMPLING - 0.5) * 16).astype(np.int32)
-    cv2.fillPoly(canvas, [points], tuple(int(v) for v in colour), lineType=cv2.LINE_8, shift=4)
-
-
-def shrink(canvas: np.ndarray) -> np.ndarray:
-    """A supersampled canvas averaged down to picture size."""
-    import cv2
-
-    side = canvas.shape[0] // SUPERSAMPLING
-    return cv2.resize(canvas, (side, side), interpolation=cv2.INTER_AREA)
 
 
 def _rng(kind: str, seed: int, index: int) -> np.random.Generator:

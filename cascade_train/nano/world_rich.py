@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from cascade_train.nano.world import SIDE, SUPERSAMPLING, fill, shrink
+from cascade_train.nano.canvas import SIDE, SUPERSAMPLING, fill, shrink
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,8 @@ from cascade_train.data.entry import Entry
 from cascade_train.data.readers import Reader, opens
 from cascade_train.data.spec import CaptionSpec, Source
 from cascade_train.host.progress import Progress
-from cascade_train.nano.world import SIDE, render, scene
+from cascade_train.nano.canvas import SIDE
+from cascade_train.nano.world import render, scene
 
 
 @dataclass(frozen=True)

@@ -89,12 +89,14 @@ def joined(host: Host) -> Iterator[None]:
     place.check_launched()
     import torch
 
+    from cascade_train.ranks.talk import leave
+
     on_cuda = host.device.startswith("cuda")
     if on_cuda:
         torch.cuda.set_device(host.device)
     torch.distributed.init_process_group("nccl" if on_cuda else "gloo")
     yield
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 def _member(rank: int, count: int, port: int, work: Work, args: tuple[Any, ...]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from cascade_train.examples import make
 from cascade_train.nano import world
+from cascade_train.nano.canvas import SIDE, SUPERSAMPLING, fill, shrink
 
 CONCEPT = "crescent"
 SHAPES = (*world.SHAPES, CONCEPT)
@@ -27,19 +28,19 @@ def outline(shape: str, radius: float) -> np.ndarray:
 @lru_cache(maxsize=20000)
 def template(shape: str, radius: float, x: float, y: float) -> np.ndarray:
     """The shape's coverage, (64, 64) in [0, 1], with its outline's origin at (x, y)."""
-    side = world.SIDE * world.SUPERSAMPLING
+    side = SIDE * SUPERSAMPLING
     canvas = np.zeros((side, side, 3), np.uint8)
-    world.fill(canvas, outline(shape, radius) + np.array([x, y]), (255, 255, 255))
+    fill(canvas, outline(shape, radius) + np.array([x, y]), (255, 255, 255))
     if shape == "ring":
-        world.fill(canvas, outline(shape, radius * world.RING_HOLE) + np.array([x, y]), (0, 0, 0))
-    return world.shrink(canvas)[..., 0].astype(np.float32) / 255
+        fill(canvas, outline(shape, radius * world.RING_HOLE) + np.array([x, y]), (0, 0, 0))
+    return shrink(canvas)[..., 0].astype(np.float32) / 255
 
 
 @cache
 def moments(shape: str) -> tuple[float, float, float]:
     """(area, x and y of the centre of mass) at radius 20 around the origin."""
     drawn = template(shape, 20.0, 32.0, 32.0)
-    ys, xs = np.mgrid[: world.SIDE, : world.SIDE] + 0.5
+    ys, xs = np.mgrid[:SIDE, :SIDE] + 0.5
     area = float(drawn.sum())
     return area, float((drawn * xs).sum() / area - 32), float((drawn * ys).sum() / area - 32)
 
@@ -71,7 +72,7 @@ def overlaps(picture: np.ndarray) -> dict[str, float]:
     area = float(seen.sum())
     if area < 40:
         return dict.fromkeys(SHAPES, 0.0)
-    ys, xs = np.mgrid[: world.SIDE, : world.SIDE] + 0.5
+    ys, xs = np.mgrid[:SIDE, :SIDE] + 0.5
     x, y = float((seen * xs).sum() / area), float((seen * ys).sum() / area)
     best = {}
     for shape in SHAPES:
@@ -108,8 +109,8 @@ def real_pictures(count: int = 64, seed: int = 5) -> list[tuple[np.ndarray, str]
         shape = SHAPES[index % len(SHAPES)]
         colour, background = colours[rng.integers(len(colours))], backgrounds[rng.integers(len(backgrounds))]
         radius = float(rng.uniform(14.0, 22.0))
-        reach = world.SIDE / 2 - radius * 1.15
-        centre = tuple(float(v) for v in world.SIDE / 2 + rng.uniform(-reach, reach, 2))
+        reach = SIDE / 2 - radius * 1.15
+        centre = tuple(float(v) for v in SIDE / 2 + rng.uniform(-reach, reach, 2))
         if shape == CONCEPT:
             pixels = make.draw(colour, background, centre, radius)  # type: ignore[arg-type]
         else:

@@ -16,7 +16,7 @@ from cascade_train.graph.file.expanded import PRIMITIVE, Scope
 from cascade_train.graph.file.load import is_api
 from cascade_train.graph.file.strings import dynamic_prompt, fill_in
 from cascade_train.graph.file.widgets import reads, typed_in
-from cascade_train.graph.file.wires import Origin, Value, Wiring
+from cascade_train.graph.file.wires import OutputSlot, Value, Wiring
 
 FILLED_IN = frozenset(
     {
@@ -97,7 +97,7 @@ def _inputs(
         inputs[name] = _literal(value)
     for index, slot in enumerate(wiring.inputs(scope, node)):
         source = wiring.source(scope, node, index)
-        if isinstance(source, Origin):
+        if isinstance(source, OutputSlot):
             inputs[slot.name] = [source.id, source.slot]
         elif isinstance(source, Value):
             inputs[slot.name] = _literal(source.value)

@@ -15,7 +15,7 @@ from cascade_train.graph.file.widgets import MISSING
 
 
 @dataclass(frozen=True)
-class Origin:
+class OutputSlot:
     """The output that a wire comes from at last, by the emitting node's full id."""
 
     id: str
@@ -36,7 +36,7 @@ class Wiring(Expanded):
         super().__init__(document, object_info)
         self.promoted = Promoted(self)
 
-    def source(self, scope: Scope, node: Node, index: int) -> Origin | Value | None:
+    def source(self, scope: Scope, node: Node, index: int) -> OutputSlot | Value | None:
         """What feeds input ``index`` of ``node``; None when nothing does.
 
         A muted source is returned as it is; it is not in the prompt.
@@ -111,11 +111,11 @@ class Wiring(Expanded):
 
     def _output(
         self, scope: Scope, node: Node, slot: int, wanted: str
-    ) -> tuple[Scope, Node, int, str | None] | Origin | Value | None:
+    ) -> tuple[Scope, Node, int, str | None] | OutputSlot | Value | None:
         """What an output stands for: the node itself, or the input to go on from and the type wanted."""
         while True:
             if node.mode == MUTED:
-                return Origin(scope.full_id(node), slot)
+                return OutputSlot(scope.full_id(node), slot)
             if node.mode == BYPASSED:
                 index = self._bypass(scope, node, slot, wanted)
                 return None if index is None else (scope, node, index, None)
@@ -136,7 +136,7 @@ class Wiring(Expanded):
                 return (through[0], through[1], through[2], wanted) if isinstance(through, tuple) else through
             node, slot = self._origin(scope, node, Slot(ports[slot].name, "*"), links[0]), links[0].slot
         if node.type not in VIRTUAL:
-            return Origin(scope.full_id(node), slot)
+            return OutputSlot(scope.full_id(node), slot)
         if node.type == GETTER:
             setter = self._setter(scope, node)
             return None if setter is None else (setter[0], setter[1], 0, wanted)
