@@ -5,6 +5,9 @@ A JSON file says its format under ``"format"``. The format of a kind is the numb
 is from before numbers. Steps are only appended, and readers only ever see the newest format; what lies on
 disk stays as it is. A file from a later version of Cascade Train is refused.
 
+Indexes, measures and notes of datasets are not brought up to date: they are cheap beside what they describe,
+say their own format, and one of another format is made anew.
+
 To change a file's format: append a step here, write the new form, and keep an old one in a test.
 """
 
@@ -38,6 +41,8 @@ STEPS: Mapping[str, Sequence[Step]] = {
     "metrics": (_same,),
     "notes": (_lines,),
     "export": (_same,),
+    "holder": (_same,),
+    "cache": (_same,),
     "nano recipe": (_same,),
     "nano scores": (_same,),
 }
@@ -47,6 +52,8 @@ STEPS: Mapping[str, Sequence[Step]] = {
 - ``trained``: trained.json, and the trained.safetensors beside it.
 - ``metrics``: one line of metrics.jsonl; lines say their format from 2 on.
 - ``notes``: notes.json.
+- ``holder``: holder.json, while a run is trained.
+- ``cache``: about.json in a folder of the cache, and the shards beside it.
 - ``export``: the ``cascade_train.…`` entries in the header of an exported file.
 - ``nano recipe``, ``nano scores``: recipe.json and scores.json beside nano's parts."""
 

@@ -22,7 +22,9 @@ from typing import Any, Literal
 import numpy as np
 
 from cascade_train.digest import digest
+from cascade_train.errors import CascadeError
 from cascade_train.files import shared, write_json, written_beside
+from cascade_train.migrations import read_forward, stamped
 
 Kind = Literal["latents", "text", "images"]
 KINDS: tuple[Kind, ...] = ("latents", "text", "images")
@@ -199,7 +201,8 @@ def open_store(cache: Path, kind: Kind, model: str, about: str = "") -> Store:
         if store is None or not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / "about.json").exists():
-                write_json(folder / "about.json", {"kind": kind, "model": model, "about": about})
+                about_it = {"kind": kind, "model": model, "about": about}
+                write_json(folder / "about.json", stamped("cache", about_it))
             store = _OPEN[folder] = Store(folder)
         return store
 
@@ -231,16 +234,14 @@ class Kept:
 
 def listing(cache: Path) -> list[Kept]:
     """What the cache folder holds, largest first."""
-    import json
-
     out = []
     for kind in KINDS:
         for folder in sorted((cache / kind).glob("*")) if (cache / kind).is_dir() else ():
             if folder.is_dir():
                 try:
-                    told = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+                    told = read_forward(folder / "about.json", "cache")
                     about = str(told.get("about", ""))
-                except (OSError, ValueError):
+                except (OSError, ValueError, CascadeError):
                     about = ""
                 out.append(_kept(kind, folder, about or folder.name))
     for name, about in (

@@ -23,6 +23,9 @@ from cascade_train.files import written_beside
 MEASURES = "measures"
 """The folder of the cache that holds them."""
 
+FORMAT = 1
+"""In each file's ``user_version``; one of another format is left alone."""
+
 _MOST_FILES = 6
 _FLUSH_COUNT, _FLUSH_SECONDS = 4096, 30.0
 _ASKED = 500
@@ -92,7 +95,9 @@ class MeasureStore:
 def _rows(path: Path, where: str = "", values: Sequence[str] = ()) -> Iterator[tuple[str, str, str]]:
     """The rows of one file; none where it is damaged or gone."""
     try:
-        yield from connection(path).execute(f"SELECT content, measure, value FROM measured {where}", values)
+        database = connection(path)
+        if database.execute("PRAGMA user_version").fetchone()[0] == FORMAT:
+            yield from database.execute(f"SELECT content, measure, value FROM measured {where}", values)
     except sqlite3.Error:
         close(path)
 
@@ -101,7 +106,7 @@ def _write(beside: Path, fresh: Mapping[str, Mapping[str, float]], taken: Sequen
     database = sqlite3.connect(beside)
     try:
         database.executescript(
-            "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;"
+            f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA user_version={FORMAT};"
             "CREATE TABLE measured(content TEXT, measure TEXT, value TEXT, PRIMARY KEY(content, measure))"
             " WITHOUT ROWID;"
         )

@@ -161,11 +161,6 @@ class Order:
         self.notes = tuple(notes)
         return members, extras
 
-    @property
-    def epoch_length(self) -> int:
-        """Places in an epoch: samples times their repeats."""
-        return sum(self._lengths)
-
     def steps_in(self, epochs: int) -> int:
         """How many batches are whole after so many epochs."""
         return sum(self._batches(slot, epochs) for slot in range(len(self._buckets)))

@@ -23,11 +23,6 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"^(\d+)\.\.(\d+)$")
 
 
-def is_remote(text: str) -> bool:
-    match = _SCHEME.match(text)
-    return bool(match) and match[1].lower() in REMOTE  # type: ignore[index]
-
-
 def expand_braces(text: str) -> list[str]:
     """``a{00..02}.tar`` → a00, a01, a02; ``{x,y}`` → both; several multiply.
 

@@ -72,20 +72,6 @@ def to_native(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-def native_shapes(shapes: Shapes) -> dict[str, list[int]]:
-    """`to_native` for shapes alone."""
-    stage_b = "clip_txt_mapper.weight" not in shapes
-    out: dict[str, list[int]] = {}
-    for key, shape in shapes.items():
-        if ".attention.to_q." in key:
-            stem, kind = key.split(".attention.to_q.")
-            out[f"{stem}.attention.attn.in_proj_{kind}"] = [3 * shape[0], *shape[1:]]
-        elif ".attention.to_k." not in key and ".attention.to_v." not in key:
-            name = key.replace(".attention.to_out.0", ".attention.attn.out_proj")
-            out[re.sub(r"^clip_txt_pooled_mapper\.", "clip_mapper.", name) if stage_b else name] = list(shape)
-    return out
-
-
 def stage_of(shapes: Shapes) -> str:
     """``stage_c`` or ``stage_b``, by the tensors that only one of them has.
 

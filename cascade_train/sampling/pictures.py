@@ -76,5 +76,5 @@ def load_pictures(path: str, first: int, count: int, width: int, height: int, ho
                 where=str(file.parent),
                 fix="Remove it or save it again",
             ) from error
-        rows.append(torch.from_numpy(fit(pixels, width, height)))
+        rows.append(torch.tensor(fit(pixels, width, height)))
     return torch.stack(rows).float() / 255

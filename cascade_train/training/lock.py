@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -14,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from cascade_train.errors import CascadeError
 from cascade_train.files import write_json
+from cascade_train.migrations import read_forward, stamped
 
 LOCK = "run.lock"
 HOLDER = "holder.json"
@@ -39,11 +39,14 @@ def locked(run_folder: Path) -> Iterator[None]:
     try:
         write_json(
             run_folder / HOLDER,
-            {
-                "pid": os.getpid(),
-                "host": socket.gethostname(),
-                "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-            },
+            stamped(
+                "holder",
+                {
+                    "pid": os.getpid(),
+                    "host": socket.gethostname(),
+                    "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+                },
+            ),
         )
         yield
     finally:
@@ -66,7 +69,7 @@ def holder(run_folder: Path) -> str:
 
 def _holder(run_folder: Path) -> str:
     try:
-        holder = json.loads((run_folder / HOLDER).read_text(encoding="utf-8"))
+        holder = read_forward(run_folder / HOLDER, "holder")
         return f"process {holder['pid']} on {holder['host']} since {holder['started']}"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, CascadeError):
         return "another process"

@@ -108,7 +108,7 @@ def test_repeats_and_shares_set_how_often_an_epoch_sees_a_sample() -> None:
     fraction = np.array([0.0] * 6 + [0.5] * 4)
     group = np.array([0] * 6 + [1] * 4)
     order = Order(bucket_of, SIZES[:1], 4, whole=whole, fraction=fraction, group=group)
-    assert order.epoch_length == 6 + 8 + 2
+    assert order.steps_in(1) * 4 == 6 + 8 + 2
     for epoch in range(4):
         seen = Counter(s for step in range(4 * epoch, 4 * epoch + 4) for s in order.at(3, step)[1].tolist())
         assert all(seen[s] == 1 for s in range(6))

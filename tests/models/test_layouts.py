@@ -20,8 +20,8 @@ def test_official_file_tells_its_own_network(name, layout):
     assert layouts.stage_of(shapes) == part
     with torch.device("meta"):
         network = build.build(part, build.config_for(part, shapes))
-    ours = {key: list(value.shape) for key, value in network.state_dict().items()}
-    assert layouts.native_shapes(ours) == shapes
+    ours = layouts.to_native(network.state_dict())
+    assert {key: list(value.shape) for key, value in ours.items()} == shapes
 
 
 @pytest.mark.parametrize(("name", "part"), OTHERS)
@@ -75,7 +75,7 @@ def test_all_in_one_checkpoints_and_split_attention_are_read():
 def test_a_nano_file_without_metadata_is_recognised_but_for_heads():
     """What shapes show is found; heads follow the rule of the official files."""
     state = starts.initial("stage_c", "random", "quick", 0, None).state_dict()
-    shapes = layouts.native_shapes({key: list(value.shape) for key, value in state.items()})
+    shapes = {key: list(value.shape) for key, value in layouts.to_native(state).items()}
     found = layouts.unet_config(shapes)
     wanted = widths.SMALLER["stage_c"]
     told = (

@@ -158,15 +158,16 @@ def test_a_step_brings_a_file_forward(monkeypatch: pytest.MonkeyPatch, old: tupl
 def test_everything_written_now_says_its_format(
     studio: ModuleType, models: ModelsSpec, tmp_path: Path
 ) -> None:
-    from cascade_train.jobs.blocks import export
+    from cascade_train.jobs.export import export
 
     host = studio.CountingHost(tmp_path)
     position, _ = run.train(run.start(studio.spec("lora", models), host), 1, host=host)
     files = [path for path in Path(position.folder).rglob("*.json") if path.name != "holder.json"]
     assert {path.name for path in files} == {"run.json", "checkpoint.json", "trained.json"}
-    for path in files:
-        assert json.loads(path.read_text(encoding="utf-8"))["format"] == migrations.current(path.stem)
-    with safe_open(export(position, "ComfyUI", "", "fp32", host), "pt") as exported:
+    for file in files:
+        assert json.loads(file.read_text(encoding="utf-8"))["format"] == migrations.current(file.stem)
+    path, _ = export(position, "ComfyUI", "", "fp32", host)
+    with safe_open(path, "pt") as exported:
         assert exported.metadata()["cascade_train.format"] == str(migrations.current("export"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib.util
+import json
 import subprocess
 import sys
 from dataclasses import MISSING, dataclass, field, make_dataclass
@@ -183,6 +184,8 @@ def test_what_is_new_is_asked_for_and_then_appended(
     monkeypatch.setattr(names, "FILE", tmp_path / "names.json")
     names.write()  # anew
     assert names._read()["classes"] == shipped["classes"]
+    # what was written before a class was added keeps its examples as they were
+    names.FILE.write_text(json.dumps(shipped), encoding="utf-8")
     monkeypatch.setattr(names, "classes", lambda: grown)
     names.write()
     after = names._read()

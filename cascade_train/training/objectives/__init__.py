@@ -9,11 +9,11 @@ from cascade_train.training.spec import FullTarget, LoRATarget
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
-    from cascade_train.training.objectives.base import Objective
+    from cascade_train.training.objectives.base import TrainingObjective
     from cascade_train.training.spec import RunSpec
 
 
-def objective_for(spec: RunSpec, host: Host) -> Objective:
+def objective_for(spec: RunSpec, host: Host) -> TrainingObjective:
     """A fresh objective at step 0 for ``spec``, on the host's device.
 
     Raises:

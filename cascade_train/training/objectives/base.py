@@ -60,7 +60,7 @@ class ParameterGroup:
     decay: bool = True
 
 
-class Objective(ABC):
+class TrainingObjective(ABC):
     """What is trained and how samples are scored.
 
     A subclass fills ``modules`` (parts that are trained, deep copies of their own), reads samples from

@@ -13,7 +13,7 @@ from cascade_train.diffusion import noise as random
 from cascade_train.diffusion.schedule import draw_time, logsnr, time_input
 from cascade_train.diffusion.targets import noised, per_sample_mse, target
 from cascade_train.diffusion.weighting import FIXED, AdaptiveWeights
-from cascade_train.training.objectives.base import MicroBatch, Objective, Scored
+from cascade_train.training.objectives.base import MicroBatch, Scored, TrainingObjective
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
@@ -31,7 +31,7 @@ class Denoising:
     time: Tensor
 
 
-class DiffusionObjective(Objective):
+class DiffusionObjective(TrainingObjective):
     """An objective whose loss is the weighted error of a prediction at a random time."""
 
     def __init__(self, spec: RunSpec, host: Host) -> None:

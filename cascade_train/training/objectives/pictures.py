@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cascade_train.errors import CascadeError
 from cascade_train.training.feed import PixelFeed
-from cascade_train.training.objectives.base import Objective, full_result, trainable_part
+from cascade_train.training.objectives.base import TrainingObjective, full_result, trainable_part
 from cascade_train.training.spec import FullTarget
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cascade_train.training.spec import RunSpec
 
 
-class PictureObjective(Objective):
+class PictureObjective(TrainingObjective):
     """Trains ``trained`` parts on pictures; ``kept`` of them are the result."""
 
     trained: tuple[str, ...] = ()
