@@ -32,16 +32,19 @@ def draw_time(uniform: Tensor) -> Tensor:
 
 
 def logsnr(t: Tensor, shift: float = 1.0) -> Tensor:
-    """log(a²/b²) at times ``t`` in [0, 1], of any shape; within about ±9.21 when ``shift`` is 1.
+    """log(a²/b²) at times ``t`` in [0, 1], of any shape; within about ±9.21.
 
     ``shift`` > 1 moves the noise up for larger pictures: logSNR + 2·log(1/shift) (Hoogeboom et al. 2023,
-    arXiv:2301.11093, eq. 3). Training uses 1.
+    arXiv:2301.11093, eq. 3), kept within the limits of shift 1, since no network was shown times beyond them
+    (the official sampler and ComfyUI clamp so). Training uses 1.
     """
     var = ((S + t) / (1 + S) * (math.pi / 2)).cos() ** 2 / _FLOOR
     var = var.clamp(VAR_MIN, VAR_MAX)
     value = (var / (1 - var)).log()
     if shift != 1.0:
-        value = value + 2 * math.log(1 / shift)
+        ends = t.new_tensor([VAR_MIN, VAR_MAX])
+        low, high = (ends / (1 - ends)).log()
+        value = (value + 2 * math.log(1 / shift)).clamp(low, high)
     return value
 
 

@@ -21,7 +21,7 @@ BUCKETS = 300
 """Number of logSNR buckets of the adaptive weight."""
 
 RANGE = 10.0
-"""The buckets span logSNR −10 … 10."""
+"""The edges between buckets span logSNR −10 … 10."""
 
 BETA = 0.99
 WEIGHT_MIN, WEIGHT_MAX = 1e-7, 1e7
@@ -50,9 +50,15 @@ def none(log_snr: Tensor) -> Tensor:
 
 
 def bucket_of(log_snr: Tensor) -> Tensor:
-    """The index (B,) in 0 … 299 of the bucket that each ``log_snr`` falls in; ends are clamped."""
-    place = (log_snr.double() + RANGE) / (2 * RANGE) * BUCKETS
-    return place.floor().long().clamp(0, BUCKETS - 1)
+    """The index (B,) in 0 … 299 of the bucket that each ``log_snr`` falls in.
+
+    299 edges, evenly spaced from −10 to 10, part 300 buckets; what lies on an edge belongs to the one below,
+    as in the official trainer.
+    """
+    import torch
+
+    edges = torch.linspace(-RANGE, RANGE, BUCKETS - 1, device=log_snr.device)
+    return torch.searchsorted(edges, log_snr.detach().float().contiguous())
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,8 @@ def test_guidance_of_one_picture_does_not_look_at_its_neighbour() -> None:
 
 def test_the_shift_moves_the_schedule_towards_noise() -> None:
     plain, shifted = samplers.sampling_logsnrs(10), samplers.sampling_logsnrs(10, shift=2.0)
-    assert torch.allclose(plain - shifted, torch.full_like(plain, 2 * math.log(2)), atol=1e-5)
+    assert torch.allclose((plain - shifted)[1:], torch.full((10,), 2 * math.log(2)), atol=1e-5)
+    assert shifted[0] == plain[0], "a sample starts from no more noise than the network has seen"
 
 
 def test_image_to_image_starts_where_the_strength_says() -> None:

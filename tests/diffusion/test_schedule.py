@@ -17,6 +17,9 @@ from cascade_train.diffusion.targets import noise_prediction, noised, target
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text(encoding="utf-8"))
 
 
+MORE = json.loads((Path(__file__).parent / "reference_more.json").read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("what", ["logsnr", "time_input", "a", "b", "p2"])
 def test_the_reference_trainer_gives_the_same_numbers(what: str) -> None:
     log_snr = schedule.logsnr(torch.tensor(REFERENCE["t"]))
@@ -30,6 +33,13 @@ def test_the_reference_trainer_gives_the_same_numbers(what: str) -> None:
     }[what]
     # both are fp32, where a rounding step of logSNR 9.2 is 1e-6
     torch.testing.assert_close(ours, torch.tensor(REFERENCE[what]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shift", ["0.5", "3"])
+def test_a_shifted_schedule_stays_within_the_references_limits(shift: str) -> None:
+    """Without the second clamp the ends are beyond what any network was shown: 12.2 instead of 9.2 … ."""
+    log_snr = schedule.logsnr(torch.tensor(MORE["t"]), float(shift))
+    torch.testing.assert_close(log_snr, torch.tensor(MORE[f"logsnr_shift_{shift}"]), rtol=1e-5, atol=1e-5)
 
 
 @given(st.floats(0.0, 1.0))

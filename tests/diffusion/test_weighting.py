@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-import random
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -17,6 +18,8 @@ from cascade_train.diffusion.weighting import (
     min_snr_inverse,
     p2,
 )
+
+REFERENCE = json.loads((Path(__file__).parent / "reference_more.json").read_text(encoding="utf-8"))
 
 
 def test_every_name_has_a_weight() -> None:
@@ -40,24 +43,27 @@ def test_the_inverse_weight_stops_at_its_cap() -> None:
 
 
 def test_every_logsnr_has_one_of_300_buckets() -> None:
-    places = bucket_of(torch.tensor([-50.0, -10.0, -9.94, -9.93, 0.0, 9.99, 10.0, 50.0]))
-    assert places.tolist() == [0, 0, 0, 1, 150, 299, 299, 299]
+    """Worked out by hand: edges 20/298 apart, the first at −10, the last at 10."""
+    places = bucket_of(torch.tensor([-50.0, -10.0, -9.94, -9.93, 0.01, 9.99, 10.01, 50.0]))
+    assert places.tolist() == [0, 0, 1, 2, 150, 298, 299, 299]
 
 
-def test_adaptive_weights_follow_the_running_loss_of_their_bucket() -> None:
-    """Ten steps, worked out again with a dictionary and plain floats."""
-    source = random.Random(5)
-    ours, by_hand = AdaptiveWeights.fresh(), dict.fromkeys(range(300), 1.0)
-    for _ in range(10):
-        log_snr = [source.uniform(-9.2, 9.2) for _ in range(6)] + [0.01, 0.02]
-        loss = [source.uniform(0.001, 2.0) for _ in log_snr]
-        bucket = [math.floor((value + 10) / 20 * 300) for value in log_snr]
-        weights = ours.weights(torch.tensor(log_snr, dtype=torch.float64))
-        assert weights.tolist() == pytest.approx([1 / by_hand[place] for place in bucket], rel=1e-5)
-        for place in set(bucket):
-            here = [value for value, where in zip(loss, bucket) if where == place]
-            by_hand[place] = 0.99 * by_hand[place] + 0.01 * sum(here) / len(here)
-        ours = ours.updated(torch.tensor(log_snr), torch.tensor(loss))
+def test_adaptive_weights_are_the_reference_trainers() -> None:
+    """Twelve batches of the official trainer, and the buckets that they left."""
+    ours = AdaptiveWeights.fresh()
+    for batch in REFERENCE["adaptive"]:
+        log_snr = torch.tensor(batch["logsnr"])
+        assert ours.weights(log_snr).tolist() == pytest.approx(batch["weight_before"], rel=1e-5)
+        ours = ours.updated(log_snr, torch.tensor(batch["loss"]))
+    assert ours.losses.tolist() == pytest.approx(REFERENCE["adaptive_buckets_after"], rel=1e-5)
+
+
+def test_samples_in_one_bucket_count_as_their_mean_whatever_their_order() -> None:
+    log_snr, loss = torch.tensor([0.01, 0.02, 3.0]), torch.tensor([0.2, 0.6, 5.0])
+    losses = AdaptiveWeights.fresh().updated(log_snr, loss).losses
+    assert float(losses[bucket_of(log_snr)[0]]) == pytest.approx(0.99 + 0.01 * 0.4)
+    back = AdaptiveWeights.fresh().updated(log_snr.flip(0), loss.flip(0)).losses
+    assert torch.equal(losses, back)
 
 
 def test_the_order_of_a_batch_does_not_change_the_buckets() -> None:

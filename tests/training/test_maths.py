@@ -81,7 +81,7 @@ def straight_step(trainer: Trainer, spec: RunSpec, buckets: dict[int, float]) ->
                 clip_img=torch.zeros(1, 1, objective.image_width, dtype=torch.float64),
             ).sample
         loss = float(((answer - wanted) ** 2).mean())
-        bucket = min(299, max(0, math.floor((log_snr + 10) / 20 * 300)))
+        bucket = sum(1 for edge in range(299) if -10 + edge * 20 / 298 < log_snr)
         weight = {
             "p2": 1 / (1 + math.exp(log_snr)),
             "min_snr_inverse": min(1 / var, 20.0),

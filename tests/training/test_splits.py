@@ -232,7 +232,7 @@ def test_a_part_with_batch_norms_is_not_split(
 def test_another_source_of_chance_is_refused(studio: ModuleType, models: ModelsSpec, tmp_path: Path) -> None:
     trainer = Trainer(studio.spec("stage_c", models), studio.CountingHost(tmp_path))
     for module in trainer.objective.modules["text"].modules():
-        if type(module).__name__ == "CLIPAttention":
+        if type(module).__name__.endswith("Attention"):  # of several classes before transformers 4.48
             module.dropout = 0.1  # type: ignore[assignment]
     with pytest.raises(CascadeError, match="drops at random in a way that would depend"):
         trainer._micro(trainer._micro_batches(0)[0])
