@@ -158,21 +158,21 @@ def first_step(folder: str, models: str, kind: str, accumulation: int) -> int:
     return 0
 
 
-@pytest.mark.parametrize("kind", ["stage_c"])
+@pytest.mark.parametrize("count", [2, 4])
 def test_processes_share_a_step_with_dropout(
-    studio: ModuleType, dropping: ModelsSpec, dropping_folder: Path, tmp_path: Path, kind: str
+    studio: ModuleType, dropping: ModelsSpec, dropping_folder: Path, tmp_path: Path, count: int
 ) -> None:
     host = studio.CountingHost(tmp_path / "one")
-    spec = studio.spec(kind, dropping, batch_size=5)
+    spec = studio.spec("stage_c", dropping, batch_size=5)
     one, metrics = run.train(run.start(spec, host), 1, host=host)
     alone = metrics.rows[0]
-    assert together(2, first_step, str(tmp_path / "two"), str(dropping_folder), kind, 2) == 0
-    (shared,) = json.loads((tmp_path / "two" / "rows.json").read_text(encoding="utf-8"))
+    assert together(count, first_step, str(tmp_path / "many"), str(dropping_folder), "stage_c", 2) == 0
+    (shared,) = json.loads((tmp_path / "many" / "rows.json").read_text(encoding="utf-8"))
     for name in ("loss", "weighted", "grad_norm"):
         assert shared[name] == pytest.approx(alone[name], rel=1e-6 if name != "grad_norm" else 1e-5), name
-    two = replace(one, folder=one.folder.replace(str(tmp_path / "one"), str(tmp_path / "two")))
+    many = replace(one, folder=one.folder.replace(str(tmp_path / "one"), str(tmp_path / "many")))
     for name, value in run.trained(one).tensors.items():
-        torch.testing.assert_close(run.trained(two).tensors[name], value, rtol=1e-2, atol=1e-5)
+        torch.testing.assert_close(run.trained(many).tensors[name], value, rtol=1e-2, atol=1e-5)
 
 
 def test_a_run_goes_on_under_another_accumulation(
