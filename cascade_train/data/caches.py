@@ -201,8 +201,8 @@ def open_store(cache: Path, kind: Kind, model: str, about: str = "") -> Store:
         if store is None or not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / "about.json").exists():
-                about_it = {"kind": kind, "model": model, "about": about}
-                write_json(folder / "about.json", stamped("cache", about_it))
+                told = {"kind": kind, "model": model, "about": about}
+                write_json(folder / "about.json", stamped("cache", told))
             store = _OPEN[folder] = Store(folder)
         return store
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cascade_train.formats.export import core_lora, export_path, export_trained
 from cascade_train.host.base import Host
 from cascade_train.migrations import current
-from cascade_train.models.trained import read_settings
+from cascade_train.models.trained import TrainedState
 from cascade_train.models.weights import PREDICTION
 from cascade_train.training import run as runs
 from cascade_train.training.spec import Position
@@ -27,17 +27,19 @@ def export(position: Position, format: str, filename: str, precision: str, host:
     Raises:
         CascadeError: nothing has been trained, or the name leaves the output folder.
     """
-    path = written(position, format, filename, precision, host)
-    lora = lora_of(position, precision)
+    state = runs.trained(position)
+    path = written(position, state, format, filename, precision, host)
+    lora = lora_of(position, state, precision)
     if lora is None:
         lora = host.blocked("this run trains no LoRA: load the exported file instead")
     return path, lora
 
 
-def written(position: Position, format: str, filename: str, precision: str, host: Host) -> str:
-    """Write the file or folder alone; its path. Raises as `export` does."""
+def written(
+    position: Position, state: TrainedState, format: str, filename: str, precision: str, host: Host
+) -> str:
+    """Write ``state``, what the run has made at ``position``; the path. Raises as `export` does."""
     path = export_path(host.folders, filename, Path(position.folder), default_name(position))
-    state = runs.trained(position)
     if host.rank != 0:
         return str(path)
     if position.spec.objective != "epsilon":
@@ -59,11 +61,10 @@ def written(position: Position, format: str, filename: str, precision: str, host
     )
 
 
-def lora_of(position: Position, precision: str) -> dict[str, Tensor] | None:
+def lora_of(position: Position, state: TrainedState, precision: str) -> dict[str, Tensor] | None:
     """The run's LoRA at ``position`` as ComfyUI's nodes hand it on; None where it trains something else."""
-    if read_settings(runs.checkpoint_of(position))[0] != "lora":
-        return None  # all weights are gigabytes: nothing to read only to see what they are
-    state = runs.trained(position)
+    if state.kind != "lora":
+        return None
     return core_lora(state.tensors, state.settings, precision=precision, models=position.spec.models)
 
 
