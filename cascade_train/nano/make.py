@@ -76,23 +76,26 @@ def progress_lines(
 ) -> Callable[[int, int, str], None]:
     """A progress function (done, total, text) that tells now and then how far a stage of ``steps`` is and
     how long it will take."""
-    start: dict[int, tuple[float, int]] = {}
+    begun: list[tuple[float, int]] = []
     last = [0.0]
 
     def progress(done: int, total: int, text: str) -> None:
         now = time.monotonic()
-        if not total:  # reading the data set, which comes first
-            return
-        if not start:
-            start[0] = (now, done)
-        if now - last[0] < every and done < steps:
+        loss = next((piece for piece in text.split(" · ") if piece.startswith("loss")), "")
+        if now - last[0] < every and not (loss and done >= steps):
             return
         last[0] = now
-        began, at = start[0]
+        if not loss:  # what comes before the steps: samples that are encoded, say
+            begun.clear()
+            count = f"  {done}/{total}" if total else ""
+            tell(f"{stage:<15} {text or 'getting ready'}{count}")
+            return
+        if not begun:
+            begun.append((now, done))
+        began, at = begun[0]
         rate = (done - at) / (now - began) if now > began else 0.0
-        left = f"{duration((steps - done) / rate)} left" if rate > 0 else "time left unknown"
-        loss = next((piece for piece in text.split(" · ") if piece.startswith("loss")), "")
-        tell(f"{stage:<15} {done:>6}/{steps}  {loss}  {rate:.2f} steps/s  {left}")
+        left = f"{rate:.2f} steps/s  {duration((steps - done) / rate)} left" if rate > 0 else ""
+        tell(f"{stage:<15} {done:>6}/{steps}  {loss}  {left}".rstrip())
 
     return progress
 
