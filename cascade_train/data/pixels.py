@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAX_PIXELS = 178_956_970
 """Larger pictures are refused as decompression bombs (Pillow's own limit, whatever a host sets it to)."""
 
+
 class BadImage(Exception):
     """A picture that cannot be used; the message is a short reason."""
 

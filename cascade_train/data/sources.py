@@ -39,7 +39,7 @@ def folder_dataset(path: str, *, recursive: bool, host: Host) -> Dataset:
         CascadeError: the folder is missing, may not be read, or holds no picture.
     """
     root = host.folders.resolve_read(path, "picture folder")
-    source = folder_source(root, recursive, host.folders.cache / "index", progress_of(host))
+    source = folder_source(root, recursive, host.folders.cache / "index", progress_of(host), host.warn)
     return Dataset((WeightedSource(source),))
 
 
@@ -77,7 +77,7 @@ def tars_dataset(text: str, *, shuffle: int, host: Host) -> Dataset:
     sources: list[Source] = []
     for number, shard in enumerate(local):
         progress(number, len(local), f"opening {shard.name}")
-        sources.append(tar_source(shard, host.folders.cache / "index"))
+        sources.append(tar_source(shard, host.folders.cache / "index", progress, host.warn))
     return Dataset(tuple(WeightedSource(source) for source in sources))
 
 
@@ -87,9 +87,8 @@ def tars_state(text: str, host: Host) -> str:
     for shard in expand(text, host.folders):
         if isinstance(shard, Path):
             status = shard.stat()
-            state.update(
-                f"{shard} {status.st_size} {status.st_mtime_ns}\n".encode("utf-8", "surrogateescape")
-            )
+            times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+            state.update(f"{shard} {status.st_size} {times}\n".encode("utf-8", "surrogateescape"))
         else:
             state.update(f"{shard}\n".encode())
     return state.hexdigest()[:32]

@@ -44,9 +44,7 @@ def exif(number: int) -> Image.Exif:
 def png_with(kind: bytes, content: bytes, behind: bool) -> bytes:
     """A PNG with one more chunk, before its pixels or behind them."""
     data = encoded(sided())
-    chunk = (
-        len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
-    )
+    chunk = len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
     at = data.index(b"IEND") - 4 if behind else 33
     return data[:at] + chunk + data[at:]
 
