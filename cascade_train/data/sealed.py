@@ -10,6 +10,7 @@ import glob
 import hashlib
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -68,10 +69,10 @@ def _digest(path: Path) -> str:
 
 
 def sweep(folder: Path) -> None:
-    """Remove half-written files in ``folder`` that a killed process left."""
+    """Remove half-written files, and folders, in ``folder`` that a killed process left."""
     for path in folder.glob(".*.part"):
         try:
             if time.time() - path.stat().st_mtime > LEFT_SECONDS:
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         except OSError:  # gone, or not ours to remove
             continue

@@ -239,3 +239,23 @@ def test_the_content_of_earlier_versions_still_names_datasets(
         for part in (path.name.encode(), b"%d %d" % (len(data), crc), said.encode(), b"{}"):
             content.update(b"%d:" % len(part) + part)
     assert folder_source(root, True, tmp_path / "cache").content == content.hexdigest()[:32]
+
+
+def test_damaged_measures_are_taken_again(
+    make_folder: Callable[..., Path], opened: Opened, tmp_path: Path
+) -> None:
+    root = make_folder([(96, 64)] * 5)
+    sharp = expression_filters("sharpness > 0 and brightness > 0.1")
+    names = [opened(root, filters=sharp).key(number) for number in range(5)]
+    folder = tmp_path / "cache" / "measures"
+    (path,) = folder.glob("*.sqlite")
+    data = path.read_bytes()
+    at = data.index(b"brightness 1") + len(b"brightness 1")
+    path.write_bytes(data[: at + 2] + b"0" + data[at + 3 :])  # 0.5… becomes 005…, or something else
+    again = opened(root, filters=sharp)
+    assert [again.key(number) for number in range(len(again))] == names
+    assert any("measured again" in warning for warning in again.report.warnings)
+    assert not any("measured again" in warning for warning in opened(root, filters=sharp).report.warnings)
+    for note in (tmp_path / "cache" / "index").glob("selected-*.npz"):
+        note.write_bytes(note.read_bytes()[:-7])
+    assert len(opened(root, filters=sharp)) == 5
