@@ -66,8 +66,18 @@ def of_fixed_size(image: Image.Image, start: bytes, size: int) -> bool:
         return True
     if image.format == "TIFF":
         return image.info.get("compression") == "raw"
-    if image.format == "PNG":
-        width, height = int.from_bytes(start[16:20], "big"), int.from_bytes(start[20:24], "big")
-        row = -(-width * start[24] * _CHANNELS.get(start[25], 1) // 8) + 1
-        return size >= row * height
-    return False
+    return image.format == "PNG" and _stored(start, size)
+
+
+def of_free_size(start: bytes, size: int) -> bool:
+    """Whether a file surely is no picture `of_fixed_size`, as far as its first bytes alone tell."""
+    if start.startswith(b"\x89PNG"):
+        return not _stored(start, size)
+    return start.startswith((b"\xff\xd8", b"GIF8")) or start[8:12] == b"WEBP" or start[4:8] == b"ftyp"
+
+
+def _stored(start: bytes, size: int) -> bool:
+    """Whether a PNG is as large as its pixels."""
+    width, height = int.from_bytes(start[16:20], "big"), int.from_bytes(start[20:24], "big")
+    row = -(-width * start[24] * _CHANNELS.get(start[25], 1) // 8) + 1
+    return size >= row * height

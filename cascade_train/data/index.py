@@ -164,10 +164,11 @@ def older(cache: Path, key: str) -> Index | None:
     return None
 
 
-def remove_others(cache: Path, key: str, keep: Path) -> None:
-    """Remove the indexes of what ``key`` names, but for ``keep``."""
+def remove_others(cache: Path, key: str, name: Path) -> None:
+    """Remove the indexes of what ``key`` names, but for those sealed under ``name``."""
+    keep = sealed(name)
     for path in cache.glob(f"{key}-*.sqlite"):
-        if path != keep:
+        if path not in keep:
             remove(path)
 
 

@@ -79,7 +79,7 @@ def kept(cache: Path, key: str, state: str, place: str, label: str, make: Make) 
         finally:
             before.close()
         known = Index(made)
-        remove_others(cache, key, made)
+        remove_others(cache, key, path)
     if damaged:
         known.notes = (f"the index of {label} was damaged or of another version, and was made anew",)
     return known

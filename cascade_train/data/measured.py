@@ -2,8 +2,8 @@
 
 A folder of small SQLite files, sealed: each is complete from the moment it has its name and never changed
 afterwards, so that any number of processes may read and add at once, on network file systems too. When there
-are many, whoever adds the next one takes them over into it. A file that is damaged, or gone since another
-process took it over, only means that its pictures are measured again.
+are many, whoever adds the next one takes the smaller ones over into it. A file that is damaged, or gone since
+another process took it over, only means that its pictures are measured again.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class MeasureStore:
             if not fresh or self.trouble:
                 return
             known = self._files()
-            taken = known if len(known) >= _MOST_FILES else []
+            taken = _small(known) if len(known) >= _MOST_FILES else []
             name = f"{time.time_ns():019d}-{os.getpid()}-{secrets.token_hex(3)}.sqlite"
             try:
                 sweep(self.folder)
@@ -99,6 +99,14 @@ class MeasureStore:
                 self.lost += 1
                 remove(path)
         return out
+
+
+def _small(paths: Sequence[Path]) -> list[Path]:
+    """``paths`` without those much larger than all smaller ones together: little is written twice."""
+    sizes = sorted((path.stat().st_size, path) for path in paths if path.exists())
+    while len(sizes) > 1 and sizes[-1][0] > 2 * sum(size for size, _ in sizes[:-1]):
+        sizes.pop()
+    return [path for _, path in sizes]
 
 
 _OPEN: dict[Path, MeasureStore] = {}

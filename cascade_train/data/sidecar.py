@@ -3,7 +3,8 @@
 Text, a line a picture behind a first one that tells what it is. It may come from a stranger, and the tar may
 have been written anew beside it, so all names, captions and checksums are read from the tar itself; a line
 counts only for a picture that lies where it says, as long and with the same ends. A size that is a lie makes
-its picture a bad one when it is decoded. Nothing else is taken from here.
+its picture a bad one when it is decoded. Nothing else is taken from here, so a dataset's name is the same with
+and without it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cascade_train.data.content import EDGE, checksum
+from cascade_train.data.content import EDGE, checksum, of_free_size
 from cascade_train.data.entry import Entry
 from cascade_train.data.pixels import MAX_PIXELS
 from cascade_train.data.probe import Probe, probe, read_json
@@ -50,7 +51,7 @@ class Sidecar:
             handle.seek(size - EDGE)
             crc = checksum(start, handle.read(EDGE))
             known = self.sizes.get((offset, size, crc))
-            if known is not None:
+            if known is not None and of_free_size(start, size):
                 return Probe(*known, crc)
         return probe(handle, size)
 

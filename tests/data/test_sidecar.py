@@ -67,6 +67,13 @@ def test_a_tar_written_anew_beside_it_is_what_is_used(tmp_path: Path) -> None:
         assert all((one != two).any() for one, two in zip(shown, again))
 
 
+def test_it_cannot_keep_a_picture_from_being_read_whole(tmp_path: Path) -> None:
+    tar = tar_of(painted(tmp_path / "set", "bmp", (0, 0, 255)), tmp_path / "set.tar")
+    name = index_tar(tar, tmp_path / "one").content
+    write_sidecar(tar, [replace(entry, whole="") for entry in entries_of(tar, {})])
+    assert len(read_sidecar(tar).sizes) == 4 and index_tar(tar, tmp_path / "two").content == name
+
+
 def test_sizes_that_are_lies_make_bad_samples(tar: Path, tmp_path: Path) -> None:
     entries = [
         replace(entry, width=400) if entry.name == "02.png" else entry for entry in entries_of(tar, {})
