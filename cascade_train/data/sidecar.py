@@ -3,8 +3,8 @@
 Text, a line a picture behind a first one that tells what it is. It may come from a stranger, and the tar may
 have been written anew beside it, so all names, captions and checksums are read from the tar itself; a line
 counts only for a picture that lies where it says, as long and with the same ends. A size that is a lie makes
-its picture a bad one when it is decoded. Nothing else is taken from here, so a dataset's name is the same with
-and without it.
+its picture a bad one when it is decoded. Nothing else is taken from here, so a dataset has the same
+name with and without it.
 """
 
 from __future__ import annotations
