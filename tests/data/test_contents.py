@@ -10,6 +10,7 @@ import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from cascade_train.errors import CascadeError
 
 from .conftest import encoded
 
-FIXED = {
+FIXED: dict[str, dict[str, Any]] = {
     "bmp": {},
     "tiff": {"compression": "raw"},
     "png": {"compress_level": 0},

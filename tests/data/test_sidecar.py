@@ -157,7 +157,7 @@ def test_reading_through_a_tar_tells_how_far_it_is_and_can_be_stopped(
     for at in range(0, len(told), 3):
         left = iter(range(at))
 
-        def stop(*_: object) -> None:
+        def stop(done: int, total: int, text: str = "", preview: object = None) -> None:
             if next(left, None) is None:  # noqa: B023
                 raise Stopped
 
