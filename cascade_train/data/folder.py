@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import os
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cascade_train.data import index as index_file
 from cascade_train.data.entry import Entry, printable, split_ending, to_blob
 from cascade_train.data.index import Index
+from cascade_train.data.kept import Before, kept
 from cascade_train.data.pixels import EXTENSIONS
 from cascade_train.data.probe import json_trouble, probe, read_json, read_text
 from cascade_train.errors import CascadeError
@@ -30,6 +29,7 @@ NAME_FIELDS = ("file_name", "filename", "file", "path", "image", "image_path", "
 """Columns of a metadata table that may name the picture, in order of preference."""
 
 _TEXT_LIMIT = 1 << 20
+_LISTED = 4096
 _CHUNK, _PART = 512, 32
 """Pictures looked at between two reports of progress, and by one thread at a time."""
 
@@ -40,7 +40,8 @@ class Found:
 
     name: str
     size: int
-    mtime: int
+    times: str
+    """When it was last written and last changed, in ns."""
 
 
 @dataclass
@@ -94,7 +95,8 @@ def _files(folder: str, prefix: str, folders: list[tuple[str, str]]) -> Iterator
                         folders.append((entry.name, entry.path))
                         continue
                     status = entry.stat()
-                    yield Found(prefix + entry.name, status.st_size, status.st_mtime_ns)
+                    times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+                    yield Found(prefix + entry.name, status.st_size, times)
                 except OSError:
                     yield prefix + entry.name
     except OSError:
@@ -144,7 +146,7 @@ def _numbers(owner: list[int] | int) -> list[int]:
     return [owner] if isinstance(owner, int) else owner
 
 
-def folder_stamp(root: Path, recursive: bool) -> str:
+def folder_stamp(root: Path, recursive: bool, progress: Progress = silent) -> str:
     """A digest of the names, sizes and times of all files; changes when any of them does.
 
     It adds up what each file gives, so that no listing is held and sorted.
@@ -153,13 +155,15 @@ def folder_stamp(root: Path, recursive: bool) -> str:
     for files in _scan(str(root), "", recursive, set()):
         for found in files:
             said = (
-                to_blob(found.name) + b"\0%d %d" % (found.size, found.mtime)
+                to_blob(found.name) + f"\0{found.size} {found.times}".encode()
                 if isinstance(found, Found)
                 else b"?" + to_blob(found)
             )
             total += int.from_bytes(hashlib.blake2b(said, digest_size=32).digest(), "little")
             count += 1
-    return hashlib.sha256(f"listing 2 {count} {total % (1 << 256)}".encode()).hexdigest()[:32]
+            if count % _LISTED == 0:
+                progress(count, 0, f"{count} files so far in {root.name}")
+    return hashlib.sha256(f"listing 3 {count} {total % (1 << 256)}".encode()).hexdigest()[:32]
 
 
 def index_folder(root: Path, recursive: bool, cache: Path, progress: Progress = silent) -> Index:
@@ -174,21 +178,13 @@ def index_folder(root: Path, recursive: bool, cache: Path, progress: Progress = 
             f"the picture folder {what}", where=str(root), fix="Give a folder that holds pictures"
         )
     key = hashlib.sha256(to_blob(f"{root.resolve()}|{recursive}")).hexdigest()[:24]
-    path = cache / f"{key}-{folder_stamp(root, recursive)}.sqlite"
-    known = _open(path)
-    if known is None:
-        older = next((opened for old in cache.glob(f"{key}-*.sqlite") if (opened := _open(old))), None)
-        builder = _Builder(root, recursive, older, progress)
-        index_file.write_entries(path, builder.entries(), builder.facts)
-        if older is not None:
-            older.close()
-        known = Index(path)
-        for old in cache.glob(f"{key}-*.sqlite"):
-            if old != path:
-                try:
-                    old.unlink()
-                except OSError:  # another process reads it (Windows)
-                    continue
+    state = folder_stamp(root, recursive, progress)
+
+    def make(before: Before) -> tuple[Iterator[Entry], dict[str, Any]]:
+        builder = _Builder(root, recursive, before, progress)
+        return builder.entries(), builder.facts
+
+    known = kept(cache, key, state, str(root.resolve()), root.name, make)
     if not len(known):
         others = known.facts.get("others", {})
         counts = [f"{count} {ending}" for ending, count in sorted(others.items())]
@@ -204,18 +200,9 @@ def index_folder(root: Path, recursive: bool, cache: Path, progress: Progress = 
     return known
 
 
-def _open(path: Path) -> Index | None:
-    if not path.is_file():
-        return None
-    try:
-        return Index(path)
-    except sqlite3.Error:
-        return None
-
-
 class _Builder:
-    def __init__(self, root: Path, recursive: bool, older: Index | None, progress: Progress) -> None:
-        self.root, self.recursive, self.older, self.progress = root, recursive, older, progress
+    def __init__(self, root: Path, recursive: bool, before: Before, progress: Progress) -> None:
+        self.root, self.recursive, self.before, self.progress = root, recursive, before, progress
         self.facts: dict[str, Any] = {}
 
     def entries(self) -> Iterator[Entry]:
@@ -234,8 +221,12 @@ class _Builder:
                     parts = [chunk[at : at + _PART] for at in range(0, len(chunk), _PART)]
                     for entries in pool.map(partial(self._entries, tables), parts):
                         yield from entries
-                    done += len(chunk)
-                    self.progress(done, 0, f"looked at {done} pictures")
+                        done += len(entries)
+                        try:
+                            self.progress(done, 0, f"looked at {done} pictures")
+                        except BaseException:
+                            pool.shutdown(cancel_futures=True)
+                            raise
                 orphan_count += len(listing.orphans)
                 orphans.extend(printable(found.name) for found in listing.orphans[: 10 - len(orphans)])
                 for found in (*listing.others, *listing.tables):
@@ -252,17 +243,17 @@ class _Builder:
     def _entry(self, tables: dict[str, dict[str, Any]], item: tuple[Found, list[tuple[str, Found]]]) -> Entry:
         found, texts = item
         row = tables.get(found.name) or tables.get(split_ending(found.name)[0])
-        mark = json.dumps(
-            [found.mtime, [[kind, text.size, text.mtime] for kind, text in texts], row], default=str
-        )
-        if self.older is not None:
-            old = self.older.named(found.name)
-            if old is not None and old.size == found.size and old.stamp == mark:
-                return old
-        entry = Entry(found.name, size=found.size, stamp=mark)
+        beside = [[kind, text.size, text.times] for kind, text in texts]
+        stamp = f"{found.times}|{json.dumps([beside, row], default=str)}"
+        old = self.before.unchanged(found.name, found.size, stamp)
+        if old is not None:
+            return old
+        entry = Entry(found.name, size=found.size, stamp=stamp)
         try:
             with (self.root / found.name).open("rb") as handle:
                 seen = probe(handle, found.size)
+                entry = replace(entry, crc=seen.crc, whole=seen.whole, bad=seen.bad)
+                self.before.looked_at(entry, handle)
         except OSError as error:
             denied = isinstance(error, PermissionError)
             return replace(entry, bad="may not be read" if denied else "cannot be read")
@@ -284,7 +275,6 @@ class _Builder:
                 bad = bad or json_trouble(kind, error)
         return replace(
             entry,
-            crc=seen.crc,
             width=seen.width,
             height=seen.height,
             bad=bad,

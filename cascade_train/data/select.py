@@ -47,6 +47,11 @@ def select(
     warnings = [line for part in parts for line in _noticed(part.reader)]
     if store.trouble:
         warnings.append(f"what was measured of the pictures could not be kept ({store.trouble})")
+    if store.lost:
+        warnings.append(
+            f"{store.lost} files of what was measured of pictures were damaged or of another version; these "
+            "pictures are measured again"
+        )
     if not strict:
         warnings += [text for part in parts if (text := _others(part.reader))]
     _judge(dataset, parts, tallies, warnings, strict)
@@ -212,6 +217,7 @@ def _others(reader: Reader) -> str:
 
 def _noticed(reader: Reader) -> Iterator[str]:
     """What a person may want to mend in a folder."""
+    yield from reader.notes
     if reader.facts.get("orphans"):
         names = ", ".join(reader.facts["orphan_names"])
         yield f"{reader.facts['orphans']} text files without a picture in {reader.label}: {names}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cascade_train.data.sealed import sweep
 from cascade_train.errors import CascadeError
 from cascade_train.files import written_beside
 
@@ -142,6 +143,7 @@ class ShardCache:
         self.folder = cache / "shards"
         self._host = host
         self._copies: dict[str, _Copy] = {}
+        sweep(self.folder)
 
     def path(self, url: str) -> Path:
         return self.folder / f"{hashlib.sha256(url.encode('utf-8')).hexdigest()[:32]}.tar"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cascade_train.data.content import whole
 from cascade_train.data.folder import folder_stamp
 from cascade_train.data.readers import PICTURES, folder_source, tar_source
+from cascade_train.data.sealed import sweep
 from cascade_train.data.spec import Dataset, Source, StreamSource, WeightedSource
 from cascade_train.data.urls import expand
 from cascade_train.errors import CascadeError
@@ -19,6 +23,10 @@ from cascade_train.host.progress import progress_of
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
+
+
+_SUM = ".digest"
+"""In a set of kept pictures: `_sum` of it."""
 
 
 def colour(text: str) -> tuple[int, int, int]:
@@ -39,7 +47,7 @@ def folder_dataset(path: str, *, recursive: bool, host: Host) -> Dataset:
         CascadeError: the folder is missing, may not be read, or holds no picture.
     """
     root = host.folders.resolve_read(path, "picture folder")
-    source = folder_source(root, recursive, host.folders.cache / "index", progress_of(host))
+    source = folder_source(root, recursive, host.folders.cache / "index", progress_of(host), host.warn)
     return Dataset((WeightedSource(source),))
 
 
@@ -77,7 +85,7 @@ def tars_dataset(text: str, *, shuffle: int, host: Host) -> Dataset:
     sources: list[Source] = []
     for number, shard in enumerate(local):
         progress(number, len(local), f"opening {shard.name}")
-        sources.append(tar_source(shard, host.folders.cache / "index"))
+        sources.append(tar_source(shard, host.folders.cache / "index", progress, host.warn))
     return Dataset(tuple(WeightedSource(source) for source in sources))
 
 
@@ -87,9 +95,8 @@ def tars_state(text: str, host: Host) -> str:
     for shard in expand(text, host.folders):
         if isinstance(shard, Path):
             status = shard.stat()
-            state.update(
-                f"{shard} {status.st_size} {status.st_mtime_ns}\n".encode("utf-8", "surrogateescape")
-            )
+            times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+            state.update(f"{shard} {status.st_size} {times}\n".encode("utf-8", "surrogateescape"))
         else:
             state.update(f"{shard}\n".encode())
     return state.hexdigest()[:32]
@@ -103,7 +110,7 @@ def pictures_dataset(
     They are kept as PNG files in the cache folder, named by their content.
 
     Raises:
-        CascadeError: no picture, or another number of captions.
+        CascadeError: no picture, or another number of captions; they cannot be kept.
     """
     from PIL import Image
 
@@ -119,18 +126,45 @@ def pictures_dataset(
     for picture in pictures:
         name.update(repr(picture.shape).encode() + _bytes(picture).tobytes())
     root = host.folders.cache / PICTURES / name.hexdigest()[:32]
+    if root.is_dir() and not _whole(root):
+        host.warn(f"kept pictures ({root.name}) were damaged or of another version, and are written anew")
+        shutil.rmtree(root, ignore_errors=True)
     if not root.is_dir():
-        beside = root.with_name(f".{root.name}.{id(pictures):x}.part")
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        for number, picture in enumerate(pictures):
-            Image.fromarray(_bytes(picture)).save(beside / f"{number:05}.png", compress_level=1)
-            (beside / f"{number:05}.txt").write_text(words[number], encoding="utf-8", newline="")
+        beside = root.with_name(f".{root.name}.{secrets.token_hex(4)}.part")
         try:
-            beside.rename(root)
-        except OSError:  # another process was faster
+            sweep(root.parent)
+            beside.mkdir(parents=True)
+            for number, picture in enumerate(pictures):
+                Image.fromarray(_bytes(picture)).save(beside / f"{number:05}.png", compress_level=1)
+                (beside / f"{number:05}.txt").write_text(words[number], encoding="utf-8", newline="")
+            (beside / _SUM).write_text(_sum(beside), encoding="utf-8")
+            with suppress(OSError):  # another process was faster
+                beside.rename(root)
+        except OSError as error:
+            raise CascadeError(
+                f"the pictures cannot be kept: {error.strerror or error}",
+                where=str(root.parent),
+                fix="Make room there, or choose another output folder",
+            ) from error
+        finally:
             shutil.rmtree(beside, ignore_errors=True)
     return Dataset((WeightedSource(folder_source(root, False, host.folders.cache / "index")),))
+
+
+def _sum(folder: Path) -> str:
+    """A digest of the files in ``folder``."""
+    content = hashlib.sha256()
+    for path in sorted(folder.glob("[0-9]*")):
+        content.update(f"{path.name} {whole(path.read_bytes())}\n".encode())
+    return content.hexdigest()
+
+
+def _whole(folder: Path) -> bool:
+    """Whether kept pictures are what was written."""
+    try:
+        return (folder / _SUM).read_text(encoding="utf-8") == _sum(folder)
+    except (OSError, ValueError):
+        return False
 
 
 def _bytes(picture: np.ndarray) -> np.ndarray:

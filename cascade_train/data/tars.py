@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sqlite3
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,12 +12,13 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from cascade_train.data import index as index_file
 from cascade_train.data.entry import Entry, to_blob
 from cascade_train.data.folder import TEXTS, as_metadata, metadata_json
 from cascade_train.data.index import Index
+from cascade_train.data.kept import Before, kept
 from cascade_train.data.pixels import EXTENSIONS
-from cascade_train.data.probe import EDGE, Window, json_trouble, probe, read_json, read_text
+from cascade_train.data.probe import EDGE, Window, json_trouble, read_json, read_text
+from cascade_train.data.sidecar import Sidecar, read_sidecar
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
 
@@ -33,61 +33,35 @@ def split_name(name: str) -> tuple[str, str] | None:
     return (match[1], match[2].lower()) if match else None
 
 
-def beside(path: Path) -> Path:
-    """Where an index that travels with a tar lies."""
-    return path.with_name(path.name + ".index")
-
-
 def index_tar(path: Path, cache: Path, progress: Progress = silent) -> Index:
-    """The index of the tar at ``path``: the one beside it if it fits, else one in the folder ``cache``.
+    """The index of the tar at ``path``, kept in the folder ``cache``; what lies beside it makes it sooner.
 
     Raises:
         CascadeError: the tar is missing, compressed, or no tar.
     """
     try:
         status = path.stat()
-        with path.open("rb") as handle:
-            edges = hashlib.sha256(handle.read(EDGE))
-            handle.seek(max(0, status.st_size - EDGE))
-            edges.update(handle.read(EDGE))
+        with path.open("rb"):
+            pass
     except OSError as error:
         raise CascadeError(
             "the tar cannot be read", where=str(path), fix=str(error.strerror or error)
         ) from error
-    mark = f"{status.st_size} {edges.hexdigest()[:32]}"
-    known = _open(beside(path), mark)
-    if known is not None:
-        return known
-    key = hashlib.sha256(to_blob(f"{path.resolve()}|{status.st_mtime_ns}|{mark}")).hexdigest()[:32]
-    inside = cache / f"tar-{key}.sqlite"
-    known = _open(inside, mark)
-    if known is None:
-        write_index(path, inside, mark, progress)
-        known = Index(inside)
+    where = str(path.resolve())
+    place = f"{where}|{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+    sidecar = Sidecar()
+
+    def make(before: Before) -> tuple[Iterator[Entry], dict[str, Any]]:
+        nonlocal sidecar
+        sidecar = read_sidecar(path)
+        facts: dict[str, Any] = {"place": place}
+        return entries_of(path, facts, sidecar, before, progress), facts
+
+    key = f"tar-{hashlib.sha256(to_blob(where)).hexdigest()[:24]}"
+    state = hashlib.sha256(to_blob(place)).hexdigest()[:32]
+    known = kept(cache, key, state, place, path.name, make)
+    known.notes = (*known.notes, *sidecar.notes)
     return known
-
-
-def _open(path: Path, mark: str) -> Index | None:
-    if not path.is_file():
-        return None
-    try:
-        found = Index(path)
-    except (sqlite3.Error, OSError):
-        return None
-    return found if found.facts.get("tar") == mark else None
-
-
-def write_index(path: Path, to: Path, mark: str | None = None, progress: Progress = silent) -> None:
-    """Read through the tar once and write its index to ``to``."""
-    if mark is None:
-        size = path.stat().st_size
-        with path.open("rb") as handle:
-            edges = hashlib.sha256(handle.read(EDGE))
-            handle.seek(max(0, size - EDGE))
-            edges.update(handle.read(EDGE))
-        mark = f"{size} {edges.hexdigest()[:32]}"
-    facts: dict[str, Any] = {"tar": mark}
-    index_file.write_entries(to, _entries(path, facts, progress), facts)
 
 
 @dataclass
@@ -155,7 +129,14 @@ def members(path: Path) -> Iterator[tuple[str, int, int, str]]:
                 yield "", end, 0, "the tar is cut off behind its last readable member"
 
 
-def _entries(path: Path, facts: dict[str, Any], progress: Progress) -> Iterator[Entry]:
+def entries_of(
+    path: Path,
+    facts: dict[str, Any],
+    sidecar: Sidecar = Sidecar(),  # noqa: B008
+    before: Before | None = None,
+    progress: Progress = silent,
+) -> Iterator[Entry]:
+    """The samples of a tar in the order of their keys, found by reading through it; ``facts`` are filled."""
     groups: dict[str, TarGroup] = {}
     size = path.stat().st_size
     cut = ""
@@ -179,27 +160,33 @@ def _entries(path: Path, facts: dict[str, Any], progress: Progress) -> Iterator[
         last = next(reversed(groups.values()))
         if not last.texts and not last.meta:  # what lay beside it is behind the cut
             last.bad = last.bad or "the tar is cut off here"
-    for key in sorted(groups, key=to_blob):
+    for number, key in enumerate(sorted(groups, key=to_blob)):
         group = groups[key]
+        if number % 64 == 0:
+            progress(number, len(groups), f"looking at the pictures in {path.name}")
         said = json.dumps(group.texts, ensure_ascii=False)
         if group.picture is None:
             yield Entry(group.first, bad=group.bad or "no picture in this sample", texts=said)
             continue
         name, offset, length = group.picture
         with path.open("rb") as handle:
-            window = BufferedReader(Window(handle, offset, length), EDGE)
-            seen = probe(cast(BinaryIO, window), length)
-        yield Entry(
-            name,
-            size=length,
-            crc=seen.crc,
-            width=seen.width,
-            height=seen.height,
-            texts=said,
-            meta=metadata_json(group.meta),
-            bad=group.bad or seen.bad,
-            offset=offset,
-        )
+            window = cast(BinaryIO, BufferedReader(Window(handle, offset, length), EDGE))
+            seen = sidecar.probe(window, offset, length)
+            entry = Entry(
+                name,
+                size=length,
+                crc=seen.crc,
+                width=seen.width,
+                height=seen.height,
+                texts=said,
+                meta=metadata_json(group.meta),
+                bad=group.bad or seen.bad,
+                offset=offset,
+                whole=seen.whole,
+            )
+            if before is not None:
+                before.looked_at(entry, window)
+        yield entry
     if cut:
         facts["cut"] = cut
         yield Entry(path.name, bad=cut)
