@@ -77,7 +77,7 @@ class Recipe:
         (800, 5e-5),
     )
     steps_several: int = 30000
-    steps_threes: int = 5000
+    steps_threes: int = 6000
     batch_pictures: int = 16
     batch: int = 32
 
