@@ -102,7 +102,7 @@ class ApplyRun(CascadeNode):
     def run(self, models: Any, run: Any, strength: float) -> tuple[Any]:
         from cascade_train.training.run import apply_trained
 
-        return (apply_trained(models, run, strength),)
+        return (apply_trained(models, run, strength, self.host),)
 
 
 def _filename(text: str, host: Host) -> None:

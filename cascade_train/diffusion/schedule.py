@@ -5,8 +5,8 @@ Time ``t`` runs from 0 (a clean latent) to 1 (noise). The schedule is that of Ni
 (arXiv:2107.00630). All functions keep the dtype of their input; use fp32 or better. They use methods of
 tensors alone, so that names which stand beside formulas can be read without torch.
 
-`logsnr` is worked out in float64: near t = 0 it is the logarithm of a quotient whose divisor is a difference of
-nearly equal numbers, which fp32 gets wrong in the third decimal.
+`logsnr` is worked out in float64: near t = 0 it is the logarithm of a quotient whose divisor is a difference
+of nearly equal numbers, which fp32 gets wrong in the third decimal.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ S = 0.008
 """The offset that keeps the schedule from being flat at t = 0."""
 
 VAR_MIN, VAR_MAX = 1e-4, 0.9998999834060669
-"""The bounds of the squared signal amplitude: logSNR stays within about ±9.21. The upper one is 0.9999 as fp32
-has it, in which the models were trained: logSNR ends at 9.21007 rather than at 9.21024."""
+"""The bounds of the squared signal amplitude: logSNR stays within about ±9.21. The upper one is 0.9999 as
+fp32 has it, in which the models were trained: logSNR ends at 9.21007 rather than at 9.21024."""
 
 T_MIN = 0.001
 """The smallest time that training draws."""

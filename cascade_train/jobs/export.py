@@ -27,7 +27,7 @@ def export(position: Position, format: str, filename: str, precision: str, host:
     Raises:
         CascadeError: nothing has been trained, or the name leaves the output folder.
     """
-    state = runs.trained(position)
+    state = runs.trained(runs.reached(position, host))
     path = written(position, state, format, filename, precision, host)
     lora = lora_of(position, state, precision)
     if lora is None:
