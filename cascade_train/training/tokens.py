@@ -144,6 +144,11 @@ def found_entries(
     return new, list(existing)
 
 
+def found_for(pattern: str, vocabulary: Mapping[str, int], special: Collection[int]) -> list[str]:
+    """The entries that one expression over existing words finds; raises as `found_entries` does."""
+    return _found("existing_tokens", pattern, vocabulary, special)
+
+
 def _found(name: str, pattern: str, vocabulary: Mapping[str, int], special: Collection[int]) -> list[str]:
     """The entries that ``pattern`` finds anywhere in them (the reference's rule), by id.
 
