@@ -107,7 +107,9 @@ class ApplyRun(CascadeNode):
 
 def _filename(text: str, host: Host) -> None:
     if text.strip():
-        host.folders.resolve_write(text, "filename")
+        from cascade_train.formats.export import export_path
+
+        export_path(host.folders, text, host.folders.runs, "")
 
 
 class ExportRun(CascadeNode):

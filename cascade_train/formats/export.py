@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
+from cascade_train.formats.names import check_name, check_place, token_names, word
 from cascade_train.host.base import Folders
 from cascade_train.models.spec import ModelsSpec
 
@@ -29,11 +30,16 @@ def export_path(folders: Folders, filename: str, run_folder: Path, default: str)
     The ending ``.safetensors`` may be left out.
 
     Raises:
-        CascadeError: the name leaves the output folder.
+        CascadeError: the name leaves the output folder, cannot be a file's name on some system, or cannot be
+            written there.
     """
     name = filename.strip().removesuffix(".safetensors")
     path = folders.resolve_write(name, "filename") if name else run_folder / "exports" / default
-    return path.with_name(path.name + ".safetensors")
+    if name:
+        check_name(name)
+    path = path.with_name(path.name + ".safetensors")
+    check_place(path)
+    return path
 
 
 def export_stamp(folders: Folders, filename: str) -> Any:
@@ -88,11 +94,10 @@ def export_trained(
             folder = path.with_suffix("")
             lora.write_peft(folder, made, precision=dtype, metadata=metadata)
             written.append(folder)
-    for token, row in zip(settings.get("tokens", ()), tensors.get("tokens.rows", ())):
-        name = token["name"].removesuffix("</w>").strip("[]")
-        safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
-        beside = path.with_name(f"{path.stem}-{safe}.safetensors")
-        lora.write_token(beside, name, row.unsqueeze(0), metadata)
+    entries = [token["name"] for token in settings.get("tokens", ())]
+    for entry, name, row in zip(entries, token_names(entries), tensors.get("tokens.rows", ())):
+        beside = path.with_name(f"{path.stem}-{name}.safetensors")
+        lora.write_token(beside, word(entry), row.unsqueeze(0), metadata)
         written.append(beside)
     if not written:
         raise CascadeError("the run has trained nothing that could be exported", where=str(path))

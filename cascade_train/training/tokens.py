@@ -74,6 +74,10 @@ def new_tokens(text: str) -> tuple[tuple[str, str], ...]:
                 fix="Write [name] = regular expression, such as [concept] = ^shape</w>$",
             )
         name = name.strip("[]")
+        if not name.isprintable():
+            raise CascadeError(
+                f"the token {name!r} holds characters that cannot be seen", fix="Write its name anew"
+            )
         if name in pairs:
             raise CascadeError(
                 f"the token [{name}] is there twice",
