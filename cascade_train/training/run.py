@@ -126,7 +126,8 @@ def _reach(goal: Position, host: Host, previews: Previews, save_seconds: float) 
         _warn_past_schedule(goal, host)
         if host.rank == 0:
             notes.keep_notes(folder, trainer.objective.dataset.report)
-        _train_to(goal, trainer, host, previews, save_seconds)
+        with host.keeping():
+            _train_to(goal, trainer, host, previews, save_seconds)
         _live[goal.name] = trainer
         wait(host)  # the others read what rank 0 has written
 
