@@ -62,6 +62,7 @@ def written(
             precision=precision,
             models=position.spec.models,
             metadata=_provenance(position),
+            check=host.check_interrupt,
         )[0]
     )
 

@@ -43,7 +43,7 @@ class LoRAObjective(StageCBase):
                 check_said(target.tokens, text.tokenizer, self.dataset, host, spec.caption_dropout)
             self._text, self._tokens = text, TokenFeed(text.tokenizer, self.device)
         else:
-            self._frozen = frozen_text(spec, host)
+            self._frozen = frozen_text(spec, host, self.check_stop)
         if target.modules.strip():
             unet = own_copy(spec, "stage_c")
             add_lora(unet, target, spec.seed)
