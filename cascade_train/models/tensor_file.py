@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cascade_train.errors import CascadeError
-from cascade_train.files import telling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +56,7 @@ def write_file(
     the writing and leaves half a file.
 
     Raises:
-        NotWritten: the disk is full, or may not be written.
+        OSError: the disk is full, or may not be written.
         CascadeError: a kind of numbers that the format has no name for.
     """
     kinds = {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()}
@@ -77,7 +76,7 @@ def write_file(
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     text += b" " * (-len(text) % 8)
     hasher = hashlib.sha256()
-    with telling(path), path.open("wb") as handle:
+    with path.open("wb") as handle:
         for piece in (struct.pack("<Q", len(text)), text):
             handle.write(piece)
             hasher.update(piece)

@@ -69,7 +69,9 @@ class MetricsFile:
             self._file: IO[str] = path.open("a", encoding="utf-8", newline="\n")
 
     def append(self, row: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({**self._format, "branch": self.branch, **row}) + "\n")
+        line = json.dumps({**self._format, "branch": self.branch, **row}) + "\n"
+        with telling(Path(self._file.name)):
+            self._file.write(line)
 
     def flush(self) -> None:
         """Hand what was appended to the disk; CascadeError when it is full."""
