@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 
@@ -65,3 +65,12 @@ def canonical_json(value: Any) -> str:
 def digest(value: Any, length: int = 32) -> str:
     """The first ``length`` hex digits (at most 64) of the SHA-256 of ``value``'s canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode("utf-8")).hexdigest()[:length]
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of the file ``path``, 64 hex digits; OSError when it cannot be read."""
+    hasher = hashlib.sha256()
+    with path.open("rb") as handle:
+        while block := handle.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()

@@ -102,12 +102,14 @@ class ApplyRun(CascadeNode):
     def run(self, models: Any, run: Any, strength: float) -> tuple[Any]:
         from cascade_train.training.run import apply_trained
 
-        return (apply_trained(models, run, strength),)
+        return (apply_trained(models, run, strength, self.host),)
 
 
 def _filename(text: str, host: Host) -> None:
     if text.strip():
-        host.folders.resolve_write(text, "filename")
+        from cascade_train.formats.export import export_path
+
+        export_path(host.folders, text, host.folders.runs, "")
 
 
 class ExportRun(CascadeNode):

@@ -124,6 +124,10 @@ class TrainTokens(CascadeNode):
     are searched in the vocabulary, whose words end in `</w>`: `^cat</w>$` is the word cat, `^(cat|dog)</w>$`
     the mean of two.
 
+    A word that no caption says would learn nothing: that is an error before training, which shows the
+    captions that came near. What counts is what the network reads: with prefix and suffix of *Caption
+    Options*, written exactly so, and not behind the 77 tokens that CLIP reads.
+
     *Export Run* writes each token as an embedding file beside the LoRA; in ComfyUI put it into
     `models/embeddings`.
     """

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,12 +142,12 @@ def _run(args: argparse.Namespace, display: Any) -> int:
         return _print_plan(dry_run(found), args.json)
 
     from cascade_train.graph.run.loop import execute
-    from cascade_train.host.headless import stop_on_signals
+    from cascade_train.host.signals import stop_on_signals
     from cascade_train.ranks.processes import joined
 
     pnginfo = None if is_api(workflow) else {"workflow": workflow}
     _make_output(host.folders.output)
-    with stop_on_signals(host, _say_at_once), joined(host):
+    with stop_on_signals(host, _say_at_once, _ended(args.json)), joined(host):
         report = execute(found, host, extra_pnginfo=pnginfo, listener=display.event)
         if host.world_size > 1 and not report.ok:
             display.end(report, host.folders)
@@ -200,6 +200,19 @@ def _make_output(folder: Path) -> None:
 def _say_at_once(text: str) -> None:
     """Written past the buffers: a signal may arrive while they are being written."""
     os.write(2, f"\n{text}\n".encode())
+
+
+def _ended(as_json: bool) -> Callable[[], None]:
+    """What is said when a stop ends the process where it is."""
+
+    def gone() -> None:
+        if as_json:
+            report = {"event": "report", "ok": False, "interrupted": True, "problems": [], "nodes": []}
+            os.write(1, f"{json.dumps(report)}\n".encode())
+        else:
+            _say_at_once("Stopped.")
+
+    return gone
 
 
 def _print_plan(planned: Sequence[Any], as_json: bool) -> int:

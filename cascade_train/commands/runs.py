@@ -10,7 +10,7 @@ from typing import Any
 
 from cascade_train.errors import CascadeError
 
-HELP = "list trainings, show one, or delete checkpoints that are no branch's last"
+HELP = "list trainings, show one, check their files, or delete checkpoints that are no branch's last"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     ls = actions.add_parser("ls", help="every run: name, label, last step, loss, size, who trains it")
     show = actions.add_parser("show", help="one run: its settings and checkpoints")
+    check = actions.add_parser(
+        "check", help="read runs whole and compare each file with the digest that was written with it"
+    )
+    check.add_argument(
+        "run", metavar="RUN", nargs="?", help="the run's name, its first letters, or its label (default: all)"
+    )
     prune = actions.add_parser(
         "prune",
         help="delete checkpoints that later ones were reached from; a graph that names one trains it again",
@@ -33,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep checkpoints at this step too (repeatable)",
     )
     prune.add_argument("--dry-run", action="store_true", help="say what would go, and delete nothing")
-    for action in (ls, show, prune):
+    for action in (ls, show, check, prune):
         action.add_argument(
             "--output-dir",
             type=Path,
@@ -54,10 +60,12 @@ def run(args: argparse.Namespace) -> int:
         for each in folders.run_folders(root):
             try:
                 found.append(folders.run_summary(each))
-            except CascadeError as error:  # of a later version; the others can be listed
-                print(f"cascade-train: {error}", file=sys.stderr)
+            except (CascadeError, OSError) as error:  # of a later version, say; the others can be listed
+                print(f"cascade-train: {each.name[:12]}: {error}", file=sys.stderr)
         _table(found, root)
         return _told(args, {"runs": found})
+    if args.action == "check":
+        return _check(args, [folders.find(root, args.run)] if args.run else folders.run_folders(root), root)
     folder = folders.find(root, args.run)
     if args.action == "show":
         return _show(args, folders.run_summary(folder), folders.described(folder))
@@ -79,6 +87,38 @@ def _table(found: list[dict[str, Any]], root: Path) -> None:
             f"{each['name'][:12]}  step {each['step']:>7}  loss {loss:>7}  {each['bytes'] / 1e6:9.1f} MB  "
             f"{each['target']:12} {each['label']}{holder}"
         )
+        for line in each["problems"]:
+            print(f"cascade-train: {each['name'][:12]}: {line}", file=sys.stderr)
+
+
+def _check(args: argparse.Namespace, chosen: list[Path], root: Path) -> int:
+    """0 when every file is what was written, 1 when one is not."""
+    from cascade_train.training.checking import check_run
+
+    def telling(name: str) -> None:
+        if sys.stderr.isatty():
+            print(f"reading {name} …", file=sys.stderr)
+
+    out: list[dict[str, Any]] = []
+    for folder in chosen:
+        try:
+            found = check_run(folder, telling)
+            findings = [vars(each) for each in found.findings]
+            count, without = found.checkpoints, found.without
+        except CascadeError as error:
+            findings, count, without = [{"file": "", "what": str(error), "costs": ""}], 0, 0
+        old = f", {without} of them from before digests were kept" if without else ""
+        word = "damaged" if findings else "ok"
+        print(f"{folder.name[:12]}  {word:7}  {count} checkpoints{old}")
+        for each in findings:
+            print(f"    {each['file']}: {each['what']}")
+            if each["costs"]:
+                print(f"        {each['costs']}")
+        out.append({"name": folder.name, "ok": not findings, "checkpoints": count, "findings": findings})
+    if not chosen:
+        print(f"no runs in {root}")
+    _told(args, {"ok": all(each["ok"] for each in out), "runs": out})
+    return 0 if all(each["ok"] for each in out) else 1
 
 
 def _show(args: argparse.Namespace, about: dict[str, Any], spec: dict[str, Any]) -> int:

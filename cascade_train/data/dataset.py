@@ -142,6 +142,15 @@ class OpenDataset:
         """Where the captions of ``sample`` come from."""
         return self._selection.parts[int(self._selection.part_of[sample])].dataset.captions
 
+    def by_turns(self) -> np.ndarray:
+        """All samples (n,), each source's first one, then each one's second, and so on."""
+        part_of = np.asarray(self._selection.part_of)
+        by_part = np.argsort(part_of, kind="stable")
+        sizes = np.bincount(part_of)
+        turn = np.empty(len(part_of), dtype=np.int64)
+        turn[by_part] = np.concatenate([np.arange(size) for size in sizes])
+        return np.argsort(turn, kind="stable")
+
     def bucket_of(self, sample: int) -> Bucket:
         return self.buckets[int(self._selection.bucket_of[sample])]
 

@@ -4,6 +4,9 @@ Time ``t`` runs from 0 (a clean latent) to 1 (noise). The schedule is that of Ni
 (arXiv:2102.09672, eq. 17) with s = 0.008; the variance-preserving form and logSNR follow Kingma et al. 2021
 (arXiv:2107.00630). All functions keep the dtype of their input; use fp32 or better. They use methods of
 tensors alone, so that names which stand beside formulas can be read without torch.
+
+`logsnr` is worked out in float64: near t = 0 it is the logarithm of a quotient whose divisor is a difference
+of nearly equal numbers, which fp32 gets wrong in the third decimal.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ if TYPE_CHECKING:
 S = 0.008
 """The offset that keeps the schedule from being flat at t = 0."""
 
-VAR_MIN, VAR_MAX = 1e-4, 0.9999
-"""The bounds of the squared signal amplitude: logSNR stays within about ±9.21."""
+VAR_MIN, VAR_MAX = 1e-4, 0.9998999834060669
+"""The bounds of the squared signal amplitude: logSNR stays within about ±9.21. The upper one is 0.9999 as
+fp32 has it, in which the models were trained: logSNR ends at 9.21007 rather than at 9.21024."""
 
 T_MIN = 0.001
 """The smallest time that training draws."""
@@ -38,14 +42,14 @@ def logsnr(t: Tensor, shift: float = 1.0) -> Tensor:
     arXiv:2301.11093, eq. 3), kept within the limits of shift 1, since no network was shown times beyond them
     (the official sampler and ComfyUI clamp so). Training uses 1.
     """
-    var = ((S + t) / (1 + S) * (math.pi / 2)).cos() ** 2 / _FLOOR
+    wide = (t.cpu() if t.device.type == "mps" else t).double()  # Apple's devices have no float64
+    var = ((S + wide) / (1 + S) * (math.pi / 2)).cos() ** 2 / _FLOOR
     var = var.clamp(VAR_MIN, VAR_MAX)
     value = (var / (1 - var)).log()
     if shift != 1.0:
-        ends = t.new_tensor([VAR_MIN, VAR_MAX])
-        low, high = (ends / (1 - ends)).log()
+        low, high = (math.log(end / (1 - end)) for end in (VAR_MIN, VAR_MAX))
         value = (value + 2 * math.log(1 / shift)).clamp(low, high)
-    return value
+    return value.to(t)
 
 
 def alpha_sigma(log_snr: Tensor) -> tuple[Tensor, Tensor]:

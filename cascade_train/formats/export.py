@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
+from cascade_train.files import sweep_parts
+from cascade_train.formats.names import check_name, check_place, token_names, word
 from cascade_train.host.base import Folders
 from cascade_train.models.spec import ModelsSpec
+from cascade_train.models.tensor_file import nothing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,11 +32,16 @@ def export_path(folders: Folders, filename: str, run_folder: Path, default: str)
     The ending ``.safetensors`` may be left out.
 
     Raises:
-        CascadeError: the name leaves the output folder.
+        CascadeError: the name leaves the output folder, cannot be a file's name on some system, or cannot be
+            written there.
     """
     name = filename.strip().removesuffix(".safetensors")
     path = folders.resolve_write(name, "filename") if name else run_folder / "exports" / default
-    return path.with_name(path.name + ".safetensors")
+    if name:
+        check_name(name)
+    path = path.with_name(path.name + ".safetensors")
+    check_place(path)
+    return path
 
 
 def export_stamp(folders: Folders, filename: str) -> Any:
@@ -56,6 +64,7 @@ def export_trained(
     precision: str = "fp32",
     models: ModelsSpec,
     metadata: Mapping[str, str] | None = None,
+    check: Callable[[], object] = nothing,
 ) -> tuple[Path, ...]:
     """Write a trained state (see `models.trained`) to ``path`` and beside it.
 
@@ -63,11 +72,14 @@ def export_trained(
     its ending); each trained token a file ``<name>-<token>.safetensors``; full weights one file, with
     native keys for ComfyUI.
 
+    ``check`` is called now and then; what it raises ends the writing, and no half of a file is left. What an
+    export that was killed has left goes.
+
     Returns:
         everything written, the main thing first.
 
     Raises:
-        CascadeError: an unknown format, or a state that the format cannot hold.
+        CascadeError: an unknown format, a state that the format cannot hold, or a full disk.
     """
     import torch
 
@@ -76,23 +88,25 @@ def export_trained(
     if format not in FORMATS:
         raise CascadeError(f"no export format is called '{format}'", fix=f"Use one of {', '.join(FORMATS)}")
     dtype = getattr(torch, DTYPES[precision])
+    sweep_parts(path.parent, path.with_suffix(""))
     written: list[Path] = []
     if kind == "full":
-        return _full(tensors, path, dtype, format, models, metadata)
+        return _full(tensors, path, dtype, format, models, metadata, check)
     made = _adapters(tensors, settings)
     if made is not None:
         if format == "ComfyUI":
-            lora.write_comfy(path, made, precision=dtype, base=_base_weights(models), metadata=metadata)
+            base = _base_weights(models)
+            lora.write_comfy(path, made, precision=dtype, base=base, metadata=metadata, check=check)
             written.append(path)
         else:
             folder = path.with_suffix("")
-            lora.write_peft(folder, made, precision=dtype, metadata=metadata)
+            lora.write_peft(folder, made, precision=dtype, metadata=metadata, check=check)
             written.append(folder)
-    for token, row in zip(settings.get("tokens", ()), tensors.get("tokens.rows", ())):
-        name = token["name"].removesuffix("</w>").strip("[]")
-        safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
-        beside = path.with_name(f"{path.stem}-{safe}.safetensors")
-        lora.write_token(beside, name, row.unsqueeze(0), metadata)
+    entries = [token["name"] for token in settings.get("tokens", ())]
+    for entry, name, row in zip(entries, token_names(entries), tensors.get("tokens.rows", ())):
+        beside = path.with_name(f"{path.stem}-{name}.safetensors")
+        check()
+        lora.write_token(beside, word(entry), row.unsqueeze(0), metadata)
         written.append(beside)
     if not written:
         raise CascadeError("the run has trained nothing that could be exported", where=str(path))
@@ -128,18 +142,20 @@ def _full(
     format: str,
     models: ModelsSpec,
     metadata: Mapping[str, str] | None,
+    check: Callable[[], object],
 ) -> tuple[Path, ...]:
     from cascade_train.models import layouts, weights
 
     written = []
     parts = sorted({key.partition(".")[0] for key in tensors}, key=lambda part: (part != "stage_c", part))
     for number, part in enumerate(parts):
+        check()
         own = {key.partition(".")[2]: value for key, value in tensors.items() if key.startswith(part + ".")}
         own = {key: value.to(dtype) if value.is_floating_point() else value for key, value in own.items()}
         if part in ("stage_c", "stage_b") and format == "ComfyUI":
             own = layouts.to_native(own)
         file = path if number == 0 else path.with_name(f"{path.stem}-{part}.safetensors")
-        weights.write_tensors(file, own, _config(models, part), metadata=metadata)
+        weights.write_tensors(file, own, _config(models, part), metadata=metadata, check=check)
         written.append(file)
     return tuple(written)
 

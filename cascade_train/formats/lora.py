@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cascade_train.errors import CascadeError
 from cascade_train.files import write_json
+from cascade_train.models.tensor_file import nothing
 from cascade_train.models.weights import read_header, read_tensors, write_tensors
 
 COMFY_PREFIX = "lora_unet_"
@@ -84,6 +85,7 @@ def write_comfy(
     precision: torch.dtype = torch.float32,
     base: Callable[[str], Tensor] | None = None,
     metadata: Mapping[str, str] | None = None,
+    check: Callable[[], object] = nothing,
 ) -> None:
     """Write ``lora`` as one file that ComfyUI's LoRA loaders read in full; see `comfy_tensors`."""
     about = {
@@ -92,7 +94,8 @@ def write_comfy(
         "ss_network_alpha": str(lora.alpha),
         "ss_network_module": "networks.lora",
     }
-    write_tensors(path, comfy_tensors(lora, precision, base), metadata={**about, **(metadata or {})})
+    tensors = comfy_tensors(lora, precision, base)
+    write_tensors(path, tensors, metadata={**about, **(metadata or {})}, check=check)
 
 
 def comfy_tensors(
@@ -169,13 +172,14 @@ def write_peft(
     *,
     precision: torch.dtype = torch.float32,
     metadata: Mapping[str, str] | None = None,
+    check: Callable[[], object] = nothing,
 ) -> None:
     """Write ``lora`` as a folder that ``peft.PeftModel.from_pretrained(StableCascadeUNet, folder)`` reads."""
     tensors = {
         f"base_model.model.{key.replace(MAGNITUDE, '.lora_magnitude_vector')}": value.to(precision)
         for key, value in lora.tensors.items()
     }
-    write_tensors(folder / "adapter_model.safetensors", tensors, metadata=metadata)
+    write_tensors(folder / "adapter_model.safetensors", tensors, metadata=metadata, check=check)
     write_json(
         folder / "adapter_config.json",
         {

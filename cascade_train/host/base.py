@@ -138,6 +138,10 @@ class Host(Protocol):
         """Raise the host's own interrupt exception when the person asked to stop; else return."""
         ...
 
+    def keeping(self) -> AbstractContextManager[None]:
+        """Within the block there is work that lies on no disk yet: a stop waits until it is saved."""
+        ...
+
     def warn(self, text: str) -> None:
         """Tell the person something that does not stop the work (one line)."""
         ...

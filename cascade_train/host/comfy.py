@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,9 @@ class ComfyHost:
                 server.send_progress_text(text, context.node_id, server.client_id)
         except (ImportError, AttributeError):
             return
+
+    def keeping(self) -> AbstractContextManager[None]:
+        return nullcontext()  # nobody ends ComfyUI's process over a stop
 
     def check_interrupt(self) -> None:
         import comfy.model_management

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cascade_train.errors import STOPPED, CascadeError, Interrupted
+from cascade_train.errors import CascadeError, Interrupted
 from cascade_train.host import place
 from cascade_train.host.base import Folders
 from cascade_train.host.blocker import ExecutionBlocker
@@ -103,6 +99,7 @@ class HeadlessHost:
         self._wanted = device
         self.sink: ProgressSink = sink or Quiet()
         self._stop = threading.Event()
+        self._kept = 0
         self._warned: set[str] = set()
 
     @property
@@ -165,6 +162,19 @@ class HeadlessHost:
     def stopping(self) -> bool:
         return self._stop.is_set()
 
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        self._kept += 1
+        try:
+            yield
+        finally:
+            self._kept -= 1
+
+    @property
+    def keeps(self) -> bool:
+        """Whether work is going on that would be lost if the process ended now."""
+        return self._kept > 0
+
     def check_interrupt(self) -> None:
         if self._stop.is_set():
             raise Interrupted("stopped")
@@ -192,45 +202,3 @@ class HeadlessHost:
         except ImportError:
             return nullcontext()
         return torch.inference_mode()
-
-
-SAME_REQUEST = 1.0
-"""Seconds within which a second signal is the same request: a console tells all processes, and then their
-launcher tells them again."""
-
-
-@contextmanager
-def stop_on_signals(host: HeadlessHost, told: Callable[[str], None]) -> Iterator[None]:
-    """Within the block the first Ctrl-C (or SIGTERM) asks ``host`` to stop, a second one ends the process.
-    ``told`` is told so on rank 0.
-
-    Files are written beside and renamed, so ending at once loses only the work since the last checkpoint.
-    Does nothing outside the main thread, where signals cannot be caught.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    asked = [0.0]
-
-    def caught(number: int, frame: FrameType | None) -> None:
-        if host.stopping:
-            if host.world_size > 1 and time.monotonic() - asked[0] < SAME_REQUEST:
-                return
-            os._exit(STOPPED)
-        asked[0] = time.monotonic()
-        host.stop()
-        if host.rank == 0:
-            told(
-                "Stopping at the next step; running the same file again continues. "
-                "Ctrl-C again stops at once."
-            )
-
-    names = ("SIGINT", "SIGTERM", "SIGBREAK")
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before: list[Any] = [signal.signal(number, caught) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before):
-            signal.signal(number, handler)

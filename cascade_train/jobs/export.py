@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.formats.export import core_lora, export_path, export_trained
+from cascade_train.formats.names import cut, plain
 from cascade_train.host.base import Host
 from cascade_train.migrations import current
 from cascade_train.models.trained import TrainedState
@@ -15,6 +16,10 @@ from cascade_train.training.spec import Position
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+LABEL = 100
+"""UTF-8 bytes of a run's label that a file's name takes."""
 
 
 def export(position: Position, format: str, filename: str, precision: str, host: Host) -> tuple[str, Any]:
@@ -27,7 +32,7 @@ def export(position: Position, format: str, filename: str, precision: str, host:
     Raises:
         CascadeError: nothing has been trained, or the name leaves the output folder.
     """
-    state = runs.trained(position)
+    state = runs.trained(runs.reached(position, host))
     path = written(position, state, format, filename, precision, host)
     lora = lora_of(position, state, precision)
     if lora is None:
@@ -57,6 +62,7 @@ def written(
             precision=precision,
             models=position.spec.models,
             metadata=_provenance(position),
+            check=host.check_interrupt,
         )[0]
     )
 
@@ -70,7 +76,7 @@ def lora_of(position: Position, state: TrainedState, precision: str) -> dict[str
 
 def default_name(position: Position) -> str:
     """A file name (without ending) for what ``position`` holds: its label, its step, its own short name."""
-    label = "".join(c if c.isalnum() or c in "-_" else "-" for c in position.spec.label).strip("-") or "run"
+    label = cut(plain(position.spec.label).strip("-"), LABEL) or "run"
     return f"{label}-{position.step:06d}-{position.name[:8]}"
 
 

@@ -47,7 +47,7 @@ def validate(
             fix="Wire exactly one of them",
         )
     if run is not None:
-        models = run.spec.models if run.step == 0 else apply_trained(run.spec.models, run, strength)
+        models = run.spec.models if run.step == 0 else apply_trained(run.spec.models, run, strength, host)
         title = title or f"step {run.step}"
     assert models is not None
     pictures = draw_prompts(models, prompts, host)

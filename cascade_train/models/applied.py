@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,14 +11,13 @@ from torch import Tensor, nn
 
 from cascade_train.errors import CascadeError
 from cascade_train.models.spec import AppliedRun
-from cascade_train.models.trained import read_settings, read_trained
+from cascade_train.models.trained import settings_of, state_of
 from cascade_train.models.weights import PREDICTS
 
 
 def touches(applied: AppliedRun, part: str) -> bool:
     """Whether the applied run changes ``part``."""
-    _, settings = read_settings(Path(applied.checkpoint))
-    return part in settings["parts"]
+    return part in settings_of(applied)["parts"]
 
 
 def lay_over(module: nn.Module, part: str, applied: AppliedRun) -> nn.Module:
@@ -30,7 +28,7 @@ def lay_over(module: nn.Module, part: str, applied: AppliedRun) -> nn.Module:
     """
     if not touches(applied, part):
         return module
-    trained = read_trained(Path(applied.checkpoint))
+    trained = state_of(applied)
     settings, tensors = trained.settings, trained.tensors
     module = copy.deepcopy(module)
     own = {name[len(part) + 1 :]: value for name, value in tensors.items() if name.startswith(part + ".")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from cascade_train.digest import digest, local
@@ -29,11 +29,15 @@ class PartFile:
 
 @dataclass(frozen=True)
 class AppliedRun:
-    """A trained run laid over the models: the position's name, how strongly, and its checkpoint folder."""
+    """A trained run laid over the models: the position's name, how strongly, and its checkpoint folder.
+
+    ``again``, a function without arguments or None, makes that folder anew where it is gone or damaged.
+    """
 
     position: str
     strength: float
     checkpoint: str = local()
+    again: object = field(default=None, compare=False, repr=False, metadata={"digest": False})
 
 
 @dataclass(frozen=True)

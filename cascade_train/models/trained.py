@@ -14,16 +14,21 @@ Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cascade_train.errors import CascadeError
 from cascade_train.migrations import read_forward
+from cascade_train.models.proof import checked
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from cascade_train.models.spec import AppliedRun
+
+T = TypeVar("T")
 
 TRAINED_TENSORS = "trained.safetensors"
 TRAINED_JSON = "trained.json"
@@ -42,18 +47,23 @@ def read_trained(checkpoint: Path) -> TrainedState:
     """What the checkpoint folder holds.
 
     Raises:
-        CascadeError: there is no trained state in it, or one written by a later version.
+        CascadeError: there is no trained state in it, one that is not what was written, or one written by a
+            later version.
     """
-    from safetensors.torch import load_file
+    from cascade_train.models.weights import read_tensors
 
     kind, settings = read_settings(checkpoint)
-    return TrainedState(kind, load_file(checkpoint / TRAINED_TENSORS), settings)
+    checked(checkpoint, TRAINED_TENSORS)
+    return TrainedState(kind, read_tensors(checkpoint / TRAINED_TENSORS), settings)
 
 
 def read_settings(checkpoint: Path) -> tuple[str, dict[str, Any]]:
     """(kind, settings) alone, without reading tensors; raises as `read_trained` does."""
     try:
         described = read_forward(checkpoint / TRAINED_JSON, "trained")
+        if not isinstance(described.get("kind"), str) or not isinstance(described.get("settings"), dict):
+            raise ValueError(f"{TRAINED_JSON} is damaged")
+        checked(checkpoint, TRAINED_JSON)
     except (OSError, ValueError) as error:
         raise CascadeError(
             "there is no trained state here",
@@ -61,3 +71,24 @@ def read_settings(checkpoint: Path) -> tuple[str, dict[str, Any]]:
             fix="The checkpoint may have been deleted: run the training again",
         ) from error
     return described["kind"], described["settings"]
+
+
+def settings_of(applied: AppliedRun) -> dict[str, Any]:
+    """The settings of a run that is laid over models; raises as `read_trained` does."""
+    return _or_again(read_settings, applied)[1]
+
+
+def state_of(applied: AppliedRun) -> TrainedState:
+    """What a run that is laid over models has made; raises as `read_trained` does."""
+    return _or_again(read_trained, applied)
+
+
+def _or_again(read: Callable[[Path], T], applied: AppliedRun) -> T:
+    """What ``read`` finds in the checkpoint, which is made anew first where it is gone or damaged."""
+    try:
+        return read(Path(applied.checkpoint))
+    except CascadeError:
+        if not callable(applied.again):
+            raise
+        applied.again()
+        return read(Path(applied.checkpoint))

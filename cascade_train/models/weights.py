@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.errors import CascadeError
-from cascade_train.files import shared, write_with
+from cascade_train.files import write_with
+from cascade_train.models.tensor_file import nothing, write_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,17 +102,18 @@ def write_tensors(
     *,
     half: bool = False,
     metadata: Mapping[str, str] | None = None,
+    check: Callable[[], object] = nothing,
 ) -> None:
     """Write ``tensors`` in one visible step, with ``config`` as JSON in the metadata.
 
     Args:
         half: store floating-point tensors as fp16.
+        check: called now and then while writing; what it raises ends it, and ``path`` is as it was.
 
     Raises:
-        CascadeError: ``half`` and a value is beyond fp16's range or not finite.
+        CascadeError: ``half`` and a value is beyond fp16's range or not finite; the disk is full.
     """
     import torch
-    from safetensors.torch import save_file
 
     out = {}
     for key, value in tensors.items():
@@ -120,30 +122,12 @@ def write_tensors(
             kept = kept.to(torch.float16)
             if not torch.isfinite(kept).all():
                 raise CascadeError(f"{key} cannot be stored as fp16", where=str(path), fix="Store it as fp32")
-        out[key] = kept.contiguous().clone()
+        out[key] = kept
     about = {"format": "pt", **(metadata or {})}
     if config is not None:
         about["config"] = json.dumps(config, sort_keys=True)
 
-    def fill(beside: Path) -> None:
-        save_file(out, beside, about)
-        shared(beside)
-        _sort_metadata(beside)
-
-    write_with(path, fill)
-
-
-def _sort_metadata(path: Path) -> None:
-    """safetensors writes metadata in an order that changes from process to process; equal weights are to be
-    equal files, so it is put in order, in place (the header keeps its length)."""
-    with path.open("rb+") as handle:
-        (length,) = struct.unpack("<Q", handle.read(8))
-        header = json.loads(handle.read(length))
-        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-        if len(text) <= length:
-            handle.seek(8)
-            handle.write(text.ljust(length))
+    write_with(path, lambda beside: write_file(beside, out, about, check=check))
 
 
 def config_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:

@@ -142,7 +142,7 @@ def train_stage(output: Path, of: Recipe, stage: Stage, folder: Path, tell: Tell
     """Train one stage to its end on top of the parts in ``folder``, in this process and one thread."""
     import torch
 
-    from cascade_train.host.headless import stop_on_signals
+    from cascade_train.host.signals import stop_on_signals
 
     torch.set_num_threads(1)
     models = library.models_in(folder, name="nano")

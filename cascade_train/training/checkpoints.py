@@ -2,25 +2,29 @@
 
 ``checkpoints/<step>-<position>/`` holds ``trained.safetensors`` and ``trained.json`` (what the run has made,
 see `models.trained`), ``state.safetensors`` (everything a resume needs: parameters, buffers, EMA, optimizer
-moments, extra state) and ``checkpoint.json`` (step, position, kept for what). Its presence means it is whole.
+moments, extra state) and ``checkpoint.json`` (step, position, kept for what, and the digest of the other
+files). Its presence means that all were written; whether they are still that, `models.proof` finds out.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.digest import canonical
 from cascade_train.errors import CascadeError
-from cascade_train.files import shared, write_json
-from cascade_train.migrations import current, forward, read_forward, stamped
+from cascade_train.files import sweep_parts, telling, write_json
+from cascade_train.migrations import current, forward, stamped
+from cascade_train.models.proof import DIGESTS, INFO, checked, damage, read_info
+from cascade_train.models.tensor_file import write_file
 from cascade_train.models.trained import TRAINED_JSON, TRAINED_TENSORS, TrainedState
 from cascade_train.training.spec import Block, Position
 
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STATE = "state.safetensors"
-INFO = "checkpoint.json"
 
 Reason = Literal["block end", "timed"]
 """``block end``: a position that a graph named. ``timed``: saved on the way, or when something stopped it."""
@@ -76,36 +79,70 @@ def cut(blocks: tuple[Block, ...], step: int) -> tuple[Block, ...]:
     return tuple(kept)
 
 
-def listed(run_folder: Path) -> list[Saved]:
-    """Every whole checkpoint of a run, by step; folders with other names are left alone."""
+def listed(run_folder: Path, told: Callable[[str], object] = lambda text: None) -> list[Saved]:
+    """Every checkpoint of a run that has been written whole, by step; folders of other names are left alone.
+
+    One whose checkpoint.json is damaged is left out, and ``told`` so.
+
+    Raises:
+        CascadeError: a later version has written one.
+    """
     found = []
     root = run_folder / "checkpoints"
     for folder in root.iterdir() if root.is_dir() else ():
         step, _, tag = folder.name.partition("-")
         if step.isdigit() and tag and (folder / INFO).is_file():
-            info = read_forward(folder / INFO, "checkpoint")
-            blocks = tuple(Block(each["steps"], each.get("learning_rate")) for each in info["blocks"])
+            try:
+                info = read_info(folder)
+                blocks = blocks_of(info)
+            except FileNotFoundError:
+                continue  # superseded and deleted meanwhile
+            except (OSError, ValueError) as error:
+                told(f"the checkpoint {folder.name} is left out: its {INFO} cannot be read ({error})")
+                continue
             found.append(Saved(folder, int(step), tag, info["kind"], blocks))
     return sorted(found, key=lambda saved: (saved.step, saved.tag))
 
 
-def on_the_way(position: Position) -> Iterator[Saved]:
-    """The checkpoints of ``position`` and of the positions before it, newest first."""
-    for saved in reversed(listed(Path(position.folder))):
+def blocks_of(info: Mapping[str, Any]) -> tuple[Block, ...]:
+    """The way that led to a checkpoint, as its checkpoint.json tells."""
+    return tuple(Block(each["steps"], each.get("learning_rate")) for each in info["blocks"])
+
+
+def on_the_way(position: Position, told: Callable[[str], object] = lambda text: None) -> Iterator[Saved]:
+    """The checkpoints of ``position`` and of the positions before it, newest first; else as `listed`."""
+    for saved in reversed(listed(Path(position.folder), told)):
         if saved.step <= position.step and saved.tag == tag_of(truncated(position, saved.step)):
             yield saved
 
 
 def exists(position: Position) -> bool:
-    return (folder_of(position) / INFO).is_file()
+    """Whether ``position`` has been saved; its files are not read, see `fault`.
+
+    Raises:
+        CascadeError: a later version has written it.
+    """
+    try:
+        read_info(folder_of(position))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def fault(position: Position) -> str:
+    """Why what the run has made at ``position`` cannot be read from its checkpoint; "" when it can."""
+    folder = folder_of(position)
+    if not exists(position):
+        return f"{INFO} is damaged" if (folder / INFO).is_file() else "it is not on disk"
+    return damage(folder, TRAINED_TENSORS, TRAINED_JSON)
 
 
 def promote(position: Position) -> None:
     """Mark the checkpoint of ``position`` as one that a graph names."""
-    info_file = folder_of(position) / INFO
-    info = read_forward(info_file, "checkpoint")
+    folder = folder_of(position)
+    info = read_info(folder)
     if info.get("kind") != "block end":
-        write_json(info_file, {**info, "kind": "block end"})
+        write_json(folder / INFO, {**info, "kind": "block end"})
 
 
 def write_checkpoint(
@@ -123,14 +160,17 @@ def write_checkpoint(
     folder = folder_of(position)
     beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
-        beside.mkdir(parents=True)
+        with telling(folder, beside):
+            beside.mkdir(parents=True)
         shared = _in_result(state, trained.tensors)
-        _save(
-            beside / STATE,
-            {name: value for name, value in state.items() if name.partition("/")[0] not in shared},
-        )
-        _save(beside / TRAINED_TENSORS, trained.tensors)
-        _json(beside / TRAINED_JSON, "trained", {"kind": trained.kind, "settings": trained.settings})
+        own = {name: value for name, value in state.items() if name.partition("/")[0] not in shared}
+        digests = {
+            STATE: _save(beside / STATE, own),
+            TRAINED_TENSORS: _save(beside / TRAINED_TENSORS, trained.tensors),
+            TRAINED_JSON: _json(
+                beside / TRAINED_JSON, "trained", {"kind": trained.kind, "settings": trained.settings}
+            ),
+        }
         _json(
             beside / INFO,
             "checkpoint",
@@ -143,16 +183,18 @@ def write_checkpoint(
                 "in_trained": shared,
                 "state_format": current("state"),
                 "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                DIGESTS: digests,
             },
         )
-        if folder.exists():
-            shutil.rmtree(folder)
-        beside.replace(folder)
-        _sync_folder(folder.parent)
+        with telling(folder, beside):
+            if folder.exists():
+                shutil.rmtree(folder)
+            beside.replace(folder)
+            _sync_folder(folder.parent)
     except Exception as error:
-        # safetensors reports a full disk as its own error type, so the cause is told by what it says
+        cause = getattr(error, "strerror", None) or error
         raise CascadeError(
-            f"the checkpoint at step {position.step} could not be written: {error}",
+            f"the checkpoint at step {position.step} could not be written: {cause}",
             where=str(folder),
             fix="Free space or choose another output folder and run again; what was saved before is whole",
         ) from error
@@ -163,15 +205,21 @@ def write_checkpoint(
 
 
 def read_state(folder: Path) -> dict[str, Tensor]:
-    """The state tensors (CPU) of a checkpoint folder, as `Trainer.restore` takes them."""
-    from safetensors.torch import load_file
+    """The state tensors (CPU) of a checkpoint folder, as `Trainer.restore` takes them.
 
-    info = read_forward(folder / INFO, "checkpoint")
+    Raises:
+        CascadeError: a file is not what was written.
+        OSError, ValueError: one cannot be read.
+    """
+    from cascade_train.models.weights import read_tensors
+
+    info = read_info(folder)
     in_trained = info["in_trained"]
-    old = {"format": info.get("state_format", 1), "tensors": load_file(folder / STATE)}
+    checked(folder, STATE, *((TRAINED_TENSORS,) if in_trained else ()))
+    old = {"format": info.get("state_format", 1), "tensors": read_tensors(folder / STATE)}
     state: dict[str, Tensor] = forward("state", old, str(folder / STATE))["tensors"]
     if in_trained:
-        for name, value in load_file(folder / TRAINED_TENSORS).items():
+        for name, value in read_tensors(folder / TRAINED_TENSORS).items():
             state.update({f"{group}/{name}": value for group in in_trained})
     return state
 
@@ -191,25 +239,21 @@ def sweep(run_folder: Path) -> None:
     root = run_folder / "checkpoints"
     for folder in root.glob(".*.part") if root.is_dir() else ():
         shutil.rmtree(folder, ignore_errors=True)
+    sweep_parts(run_folder, run_folder / "samples", run_folder / "exports")
 
 
-def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    save_file({name: _whole(value) for name, value in tensors.items()}, path)
-    shared(path)
+def _save(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    digest = write_file(path, tensors)
     _sync(path)
+    return digest
 
 
-def _whole(value: Tensor) -> Tensor:
-    """``value`` on the CPU in memory of its own."""
-    out = value.detach().cpu().contiguous()
-    return out if out.untyped_storage().nbytes() == out.numel() * out.element_size() else out.clone()
-
-
-def _json(path: Path, kind: str, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(stamped(kind, value), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    _sync(path)
+def _json(path: Path, kind: str, value: Mapping[str, Any]) -> str:
+    data = (json.dumps(stamped(kind, value), indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+    with telling(path):
+        path.write_bytes(data)
+        _sync(path)
+    return hashlib.sha256(data).hexdigest()
 
 
 def _sync(path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from cascade_train.data.caches import text_key
+from cascade_train.models.tensor_file import nothing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -109,6 +110,7 @@ class LatentFeed:
     ``store``, on disk.
 
     ``encode`` takes pictures (1, 3, H, W) in [0, 1] and returns (1, C, h, w), or (1, …) of any other shape.
+    ``check`` is called before each, and may raise to stop.
     """
 
     def __init__(
@@ -117,8 +119,10 @@ class LatentFeed:
         encode: Callable[[Tensor], Tensor],
         device: torch.device,
         store: Store | None = None,
+        check: Callable[[], object] = nothing,
     ) -> None:
         self._pixels, self._encode, self._device, self._store = pixels, encode, device, store
+        self._check = check
         self._memo: Memo[Hashable, Tensor] = Memo(tensor_bytes)
 
     def one(self, draw: Draw) -> Tensor:
@@ -142,6 +146,7 @@ class LatentFeed:
 
     def make(self, draw: Draw) -> Tensor:
         """Encode afresh, and keep in the store."""
+        self._check()
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             made = self._encode(self._pixels.batch([draw], self._device))[0].float().cpu()
         if self._store is not None and not self._pixels.dataset.replaced(draw.sample):
@@ -162,10 +167,17 @@ STATES = ("hidden", "pooled", "mask")
 
 class TextFeed:
     """States of a frozen text model (with its ``tokenizer``), remembered for each caption and, with
-    ``store``, on disk."""
+    ``store``, on disk. ``check`` as for `LatentFeed`."""
 
-    def __init__(self, text: nn.Module, device: torch.device, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        text: nn.Module,
+        device: torch.device,
+        store: Store | None = None,
+        check: Callable[[], object] = nothing,
+    ) -> None:
         self._text, self._device, self._store = text, device, store
+        self._check = check
         self._memo: Memo[str, TextStates] = Memo(_states_bytes)
 
     def batch(self, captions: Iterable[str]) -> TextStates:
@@ -183,6 +195,7 @@ class TextFeed:
         """Encode afresh, and keep in the store."""
         from cascade_train.models.text import TextStates, encode_text
 
+        self._check()
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             states = encode_text(self._text, self._text.tokenizer, [caption], self._device)
         made = TextStates(states.hidden.float().cpu(), states.pooled.float().cpu(), states.mask.cpu())

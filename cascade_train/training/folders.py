@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.migrations import forward, read_forward
+from cascade_train.migrations import read_forward
 from cascade_train.training import checkpoints, lock, retention
-from cascade_train.training.metrics import METRICS
+from cascade_train.training.metrics import METRICS, row_of
 
+DESCRIBED = "run.json"
 _TAIL = 16_384
 
 
 def run_folders(root: Path) -> list[Path]:
     """Every run under ``root``, the one that was worked on last first."""
-    found = [path.parent for path in root.glob("*/run.json")] if root.is_dir() else []
+    found = [folder for folder in root.iterdir() if _is_run(folder)] if root.is_dir() else []
     return sorted(found, key=_touched, reverse=True)
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (DESCRIBED, METRICS, "checkpoints"))
 
 
 def find(root: Path, name: str) -> Path:
@@ -39,30 +44,39 @@ def find(root: Path, name: str) -> Path:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """The run's spec as ``run.json`` holds it."""
-    spec: dict[str, Any] = _read(folder).get("spec", {})
-    return spec
+    """The run's spec as ``run.json`` holds it; empty where that cannot be read."""
+    spec = _read(folder).get("spec")
+    return spec if isinstance(spec, dict) else {}
 
 
 def run_summary(folder: Path) -> dict[str, Any]:
     """What a person wants to know of a run: label, target, last step and loss, checkpoints, bytes, holder.
 
+    What cannot be read is missing in it alone; ``problems`` has a line for each.
+
     Raises:
         CascadeError: a later version has written it.
     """
-    saved = checkpoints.listed(folder)
+    problems: list[str] = []
+    saved = checkpoints.listed(folder, problems.append)
     last = _last_row(folder)
-    target = described(folder).get("target", {})
+    about, target = _read(folder), described(folder).get("target")
+    if not about:
+        problems.append(f"{DESCRIBED} cannot be read: label and settings of this run are not known")
+    if not isinstance(target, dict):
+        target = {}
+    kind = target.get("part") or {"LoRATarget": "lora", None: "?"}.get(target.get("is"), "stage_c")
     return {
         "name": folder.name,
-        "label": _read(folder).get("label", ""),
+        "label": str(about.get("label", "")),
         "folder": str(folder),
-        "target": target.get("part") or ("lora" if target.get("is") == "LoRATarget" else "stage_c"),
+        "target": kind,
         "step": max((each.step for each in saved), default=0),
         "loss": last.get("loss"),
-        "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+        "bytes": _bytes(folder.rglob("*")),
         "trained_by": lock.holder(folder),
         "checkpoints": [_about(each) for each in saved],
+        "problems": problems,
     }
 
 
@@ -83,13 +97,22 @@ def _about(saved: checkpoints.Saved) -> dict[str, Any]:
         "step": saved.step,
         "kind": saved.kind,
         "blocks": blocks,
-        "bytes": sum(path.stat().st_size for path in saved.folder.iterdir()),
+        "bytes": _bytes(saved.folder.glob("*")),
     }
+
+
+def _bytes(paths: Iterable[Path]) -> int:
+    """The size of ``paths`` together, as far as they are still there."""
+    total = 0
+    for path in paths:
+        with suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        return read_forward(folder / "run.json", "run")
+        return read_forward(folder / DESCRIBED, "run")
     except (OSError, ValueError):
         return {}
 
@@ -110,16 +133,14 @@ def _last_row(folder: Path) -> dict[str, Any]:
         lines.seek(max(0, path.stat().st_size - _TAIL))
         tail = lines.read().decode("utf-8", errors="replace").splitlines()
     for line in reversed(tail):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        return forward("metrics", {"format": 1, **row}, str(path))
+        row = row_of(line, str(path))
+        if row is not None:
+            return row
     return {}
 
 
 def _touched(folder: Path) -> float:
     return max(
-        (path.stat().st_mtime for path in (folder / METRICS, folder / "run.json") if path.exists()),
+        (path.stat().st_mtime for path in (folder / METRICS, folder / DESCRIBED) if path.exists()),
         default=0.0,
     )

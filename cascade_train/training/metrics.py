@@ -9,25 +9,27 @@ does not say its ``format``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from cascade_train.digest import digest
-from cascade_train.errors import CascadeError
+from cascade_train.files import telling
 from cascade_train.migrations import current, forward
 from cascade_train.training.spec import Position
 
 METRICS = "metrics.jsonl"
+_NUMBERS = ("loss", "weighted", "lr", "grad_norm", "seconds")
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """The rows of every step up to a position, in order."""
+    """The rows of every step up to a position, in order; the numbers of the file's damaged lines."""
 
     rows: tuple[Mapping[str, Any], ...]
+    damaged: tuple[int, ...] = ()
 
     @property
     def last_loss(self) -> float:
@@ -53,31 +55,28 @@ class MetricsFile:
         self.branch = branch
         self._format = {"format": current("metrics")} if current("metrics") > 1 else {}
         path = run_folder / METRICS
-        path.touch()
-        with path.open("rb+") as handle:
-            handle.seek(0, 2)
-            size = handle.tell()
-            while size > 0:
-                handle.seek(size - 1)
-                if handle.read(1) == b"\n":
-                    break
-                size -= 1
-            handle.truncate(size)
-        self._file: IO[str] = path.open("a", encoding="utf-8", newline="\n")
+        with telling(path):
+            path.touch()
+            with path.open("rb+") as handle:
+                handle.seek(0, 2)
+                size = handle.tell()
+                while size > 0:
+                    handle.seek(size - 1)
+                    if handle.read(1) == b"\n":
+                        break
+                    size -= 1
+                handle.truncate(size)
+            self._file: IO[str] = path.open("a", encoding="utf-8", newline="\n")
 
     def append(self, row: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({**self._format, "branch": self.branch, **row}) + "\n")
+        line = json.dumps({**self._format, "branch": self.branch, **row}) + "\n"
+        with telling(Path(self._file.name)):
+            self._file.write(line)
 
     def flush(self) -> None:
         """Hand what was appended to the disk; CascadeError when it is full."""
-        try:
+        with telling(Path(self._file.name)):
             self._file.flush()
-        except OSError as error:
-            raise CascadeError(
-                f"the metrics cannot be written: {error.strerror or error}",
-                where=self._file.name,
-                fix="Free space and run again; what was saved before is whole",
-            ) from error
 
     def close(self) -> None:
         with suppress(OSError):  # what could not be written has been told by `flush`
@@ -96,14 +95,38 @@ def read_metrics(position: Position) -> Metrics:
         wanted.update(dict.fromkeys(range(done + 1, done + block.steps + 1), branch))
         done += block.steps
     rows: dict[int, Mapping[str, Any]] = {}
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue  # the line being written right now
-            row = forward("metrics", {"format": 1, **row}, str(path))
-            row.pop("format")
-            if wanted.get(row["step"]) == row["branch"]:
-                rows[row["step"]] = row
-    return Metrics(tuple(rows[step] for step in sorted(rows)))
+    damaged: list[int] = []
+    for number, row in numbered_rows(path):
+        if row is None:
+            damaged.append(number)
+        elif wanted.get(row["step"]) == row["branch"]:
+            rows[row["step"]] = row
+    return Metrics(tuple(rows[step] for step in sorted(rows)), tuple(damaged))
+
+
+def numbered_rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Each line's number, from 1, and its row; None for a line that is damaged. The one that is being written
+    right now is left out.
+
+    Raises:
+        CascadeError: a later version has written a line.
+    """
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.endswith("\n"):
+                yield number, row_of(line, str(path))
+
+
+def row_of(line: str, where: str) -> dict[str, Any] | None:
+    """The row that ``line`` holds; None where it is damaged. Raises as `numbered_rows` does."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict):
+        return None
+    row = forward("metrics", {"format": 1, **row}, where)
+    row.pop("format")
+    whole = isinstance(row.get("step"), int) and isinstance(row.get("branch"), str)
+    numbers = all(isinstance(row.get(name), (int, float)) for name in _NUMBERS)
+    return row if whole and numbers else None

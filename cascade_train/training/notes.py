@@ -25,7 +25,6 @@ def keep_notes(run_folder: Path, report: Any) -> None:
 def read_notes(run_folder: Path) -> list[str]:
     """The lines that `keep_notes` wrote; none where there are none."""
     try:
-        notes = read_forward(run_folder / NOTES, "notes")
-    except (OSError, ValueError):
+        return [str(line) for line in read_forward(run_folder / NOTES, "notes")["lines"]]
+    except (OSError, ValueError, KeyError, TypeError):
         return []
-    return [str(line) for line in notes["lines"]]

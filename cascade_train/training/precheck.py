@@ -106,9 +106,9 @@ def _applied(models: ModelsSpec) -> list[dict[str, Any]]:
     """The settings of the runs laid over ``models``, the first one first."""
     if not models.applied:
         return []
-    from cascade_train.models.trained import read_settings
+    from cascade_train.models.trained import settings_of
 
-    return [read_settings(Path(run.checkpoint))[1] for run in models.applied]
+    return [settings_of(run) for run in models.applied]
 
 
 @lru_cache(maxsize=8)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,16 @@ from cascade_train.digest import canonical
 from cascade_train.errors import CascadeError, Interrupted
 from cascade_train.files import write_json
 from cascade_train.host.base import Host
-from cascade_train.migrations import stamped
+from cascade_train.migrations import read_forward, stamped
 from cascade_train.models.spec import AppliedRun, ModelsSpec
 from cascade_train.models.trained import TrainedState, read_trained
 from cascade_train.ranks.talk import agreed, check_interrupt, wait
-from cascade_train.training import checkpoints, lock, notes, retention
+from cascade_train.training import checkpoints, notes, retention
+from cascade_train.training.around import held, memory_errors, own_random_state, repeatable
 from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics
 from cascade_train.training.precheck import examine
 from cascade_train.training.previews import Preview, Previews, Standing
-from cascade_train.training.spec import Block, Position, RunSpec, splits
+from cascade_train.training.spec import Block, Position, RunSpec
 from cascade_train.training.trainer import Trainer
 from cascade_train.words import duration
 
@@ -87,24 +87,62 @@ def train(
             checkpoints.promote(goal)
         for line in notes.read_notes(folder):
             host.warn(line)
-        return goal, read_metrics(goal)
+        return goal, _metrics(goal, host)
+    _reach(goal, host, Previews(preview, preview_every, host), save_seconds)
+    return goal, _metrics(goal, host)
+
+
+def reached(position: Position, host: Host) -> Position:
+    """``position``, after making sure that what was trained there can be read.
+
+    Where its checkpoint has been deleted since, or its files are not what was written, it is trained to
+    again, from the newest checkpoint on the way.
+
+    Raises:
+        CascadeError, Exception: as `train` does.
+    """
+    if position.step > 0:
+        why = agreed(checkpoints.fault(position) if host.rank == 0 else "", host)
+        if why:
+            name = position.spec.label or position.spec.digest[:12]
+            host.warn(f"step {position.step} of the run {name} is made anew: {why}")
+            _reach(position, host, Previews(None, 0, host), SAVE_SECONDS)
+    return position
+
+
+def _reach(goal: Position, host: Host, previews: Previews, save_seconds: float) -> None:
+    """Train to ``goal``, whose checkpoint is not there or not to be used, and write it."""
+    folder = Path(goal.folder)
     _describe(goal.spec, folder, host)  # the folder may have been deleted since the run was started
     with (
-        _memory_errors(goal),
-        _held(folder, host),
+        memory_errors(goal.spec, release),
+        held(folder, host),
         torch.inference_mode(False),
         torch.enable_grad(),
-        _own_random_state(host),
-        _repeatable(host),
+        own_random_state(host),
+        repeatable(host),
     ):
         trainer = _at_newest(goal, host)
         _warn_past_schedule(goal, host)
         if host.rank == 0:
             notes.keep_notes(folder, trainer.objective.dataset.report)
-        _train_to(goal, trainer, host, Previews(preview, preview_every, host), save_seconds)
+        with host.keeping():
+            _train_to(goal, trainer, host, previews, save_seconds)
         _live[goal.name] = trainer
         wait(host)  # the others read what rank 0 has written
-    return goal, read_metrics(goal)
+
+
+def _metrics(position: Position, host: Host) -> Metrics:
+    """The rows up to ``position``; a person is told of lines that cannot be read."""
+    found = read_metrics(position)
+    if found.damaged:
+        lines = ", ".join(str(number) for number in found.damaged[:5])
+        more = ", …" if len(found.damaged) > 5 else ""
+        host.warn(
+            f"{len(found.damaged)} lines of the run's metrics.jsonl cannot be read and are left out of "
+            f"the loss curve (line {lines}{more}): nothing else depends on them"
+        )
+    return found
 
 
 def checkpoint_of(position: Position) -> Path:
@@ -133,19 +171,27 @@ def trained(position: Position) -> TrainedState:
     return read_trained(checkpoint_of(position))
 
 
-def apply_trained(models: ModelsSpec, position: Position, strength: float = 1.0) -> ModelsSpec:
+def apply_trained(
+    models: ModelsSpec, position: Position, strength: float = 1.0, host: Host | None = None
+) -> ModelsSpec:
     """``models`` with what ``position`` has trained laid over them; nothing is loaded yet.
 
-    At step 0, or with strength 0, they are the models as they are. Runs that were applied before stay.
+    At step 0, or with strength 0, they are the models as they are. Runs that were applied before stay. With a
+    ``host`` the position is trained to where it is not on disk, now and, on one process, when it is loaded.
 
     Raises:
-        CascadeError: the position has not been trained.
+        CascadeError: the position has not been trained, and there is no ``host``.
     """
     if strength == 0 or position.step == 0:
         return models
     if strength != strength or abs(strength) == float("inf"):
         raise CascadeError(f"a strength of {strength}", fix="Use a number such as 1")
-    applied = AppliedRun(position.name, strength, str(checkpoint_of(position)))
+    again = None
+    if host is not None:
+        reached(position, host)
+        # processes load parts each in their own time, so none may begin to train there
+        again = partial(reached, position, host) if host.world_size == 1 else None
+    applied = AppliedRun(position.name, strength, str(checkpoint_of(position)), again)
     return replace(models, applied=(*models.applied, applied))
 
 
@@ -156,13 +202,13 @@ def release() -> None:
 
 def _at_newest(goal: Position, host: Host) -> Trainer:
     """A trainer at the newest position on the way to ``goal``: the live one if it is, else from disk."""
-    on_disk = agreed(list(checkpoints.on_the_way(goal)), host)
+    on_disk = agreed(list(checkpoints.on_the_way(goal, host.warn)), host)
     newest = on_disk[0].step if on_disk else 0
     name, trainer = next(iter(_live.items()), ("", None))
     _live.clear()
     if (
         trainer is not None
-        and newest <= trainer.step < goal.step
+        and newest <= trainer.step <= goal.step
         and trainer.whole
         and trainer.host is host
         and trainer.spec == goal.spec
@@ -252,18 +298,18 @@ def _save_quietly(goal: Position, trainer: Trainer, host: Host, began: float) ->
         host.warn(str(error))
 
 
-def _own_random_state(host: Host) -> Any:
-    """Dropout draws from torch's random state; whoever called gets their own one back."""
-    device = torch.device(host.device)
-    devices = [device] if device.type == "cuda" else []
-    return torch.random.fork_rng(devices=devices)
-
-
 def _describe(spec: RunSpec, folder: Path, host: Host) -> None:
-    """Make the run's folder with ``run.json`` where it is not there."""
+    """Make the run's folder with ``run.json`` where it is not there, or damaged."""
     described = folder / "run.json"
-    if host.rank != 0 or described.exists():
+    if host.rank != 0:
         return
+    try:
+        read_forward(described, "run")
+        return
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError):
+        host.warn(f"{described} could not be read and is written anew")
     try:
         write_json(
             described,
@@ -283,64 +329,6 @@ def _describe(spec: RunSpec, folder: Path, host: Host) -> None:
             where=str(folder),
             fix="Choose an output folder that you may write to",
         ) from error
-
-
-@contextmanager
-def _held(folder: Path, host: Host) -> Iterator[None]:
-    """Hold the run's lock, on rank 0 for all; what a crash left half-written goes."""
-    with ExitStack() as holding:
-        refused: tuple[str, str | None, str | None] | None = None
-        if host.rank == 0:
-            try:
-                holding.enter_context(lock.locked(folder))
-                checkpoints.sweep(folder)
-            except CascadeError as error:
-                refused = error.what, error.where, error.fix
-        refused = agreed(refused, host)
-        if refused is not None:
-            raise CascadeError(refused[0], where=refused[1], fix=refused[2])
-        yield
-
-
-@contextmanager
-def _memory_errors(goal: Position) -> Iterator[None]:
-    """Say what helps when the device's memory does not suffice."""
-    try:
-        yield
-    except torch.cuda.OutOfMemoryError as error:
-        release()
-        spec, advice = goal.spec, []
-        if spec.accumulation < spec.batch_size and splits(spec.target):
-            advice.append(f"raise accumulation (now {spec.accumulation}, up to {spec.batch_size})")
-        if spec.precision != "bf16":
-            advice.append("train in bf16")
-        if spec.models.precision != "bf16":
-            advice.append("load the models in bf16")
-        raise CascadeError(
-            "the device has too little memory for this run",
-            fix=f"To need less: {', '.join([*advice, 'use smaller pictures or models'])}. "
-            "What was trained so far is kept",
-        ) from error
-
-
-@contextmanager
-def _repeatable(host: Host) -> Iterator[None]:
-    """On CUDA, choose algorithms that give the same bits every time, as the CPU's do."""
-    if torch.device(host.device).type != "cuda":
-        yield
-        return
-    # read by cuBLAS when it is first used; without it torch can only warn
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled()
-    warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    tuned = torch.backends.cudnn.benchmark
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before, warn_only=warned)
-        torch.backends.cudnn.benchmark = tuned
 
 
 def _warn_past_schedule(goal: Position, host: Host) -> None:
@@ -363,6 +351,7 @@ __all__ = [
     "apply_trained",
     "checkpoint_of",
     "metrics",
+    "reached",
     "release",
     "start",
     "train",

@@ -74,6 +74,10 @@ def new_tokens(text: str) -> tuple[tuple[str, str], ...]:
                 fix="Write [name] = regular expression, such as [concept] = ^shape</w>$",
             )
         name = name.strip("[]")
+        if not name.isprintable():
+            raise CascadeError(
+                f"the token {name!r} holds characters that cannot be seen", fix="Write its name anew"
+            )
         if name in pairs:
             raise CascadeError(
                 f"the token [{name}] is there twice",
@@ -142,6 +146,11 @@ def found_entries(
     for pattern in spec.existing:
         existing.update(dict.fromkeys(_found("existing_tokens", pattern, vocabulary, special)))
     return new, list(existing)
+
+
+def found_for(pattern: str, vocabulary: Mapping[str, int], special: Collection[int]) -> list[str]:
+    """The entries that one expression over existing words finds; raises as `found_entries` does."""
+    return _found("existing_tokens", pattern, vocabulary, special)
 
 
 def _found(name: str, pattern: str, vocabulary: Mapping[str, int], special: Collection[int]) -> list[str]:

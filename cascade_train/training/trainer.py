@@ -53,29 +53,32 @@ class Trainer:
 
         Raises:
             CascadeError: the loss or the gradient is not a number; the state is as before the step.
+            Exception: the host's own where a person stops in the middle; the state is likewise.
         """
         spec, objective = self.spec, self.objective
+        # a forward pass may already move running statistics
+        before = {name: value.clone() for name, value in objective.buffers().items()}
         rate = 0.0
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(spec.optimizer, group["base"], self.step, spec.total_steps, block)
             rate = rate or group["lr"]
-        self.whole = not self.moves_buffers  # a forward pass may already move running statistics
-        self.optimizer.zero_grad(set_to_none=True)
-        at, batches = self._drawn
-        if at != self.step:
-            batches = self._micro_batches(self.step)
-        self._drawn = self.step + 1, self._micro_batches(self.step + 1)
-        objective.ahead([draw for batch in self._drawn[1] for draw in batch.draws])
-        scored = [self._micro(batch) for batch in batches]
-        sum_gradients(self.parameters.values(), self.host)
-        raw, weighted, log_snr = self._gathered(scored)
-        norm = self._clip()
-        loss = float(raw.mean())
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise CascadeError(
-                f"the loss is not a number any more at step {self.step + 1} (loss {loss}, gradient {norm})",
-                fix="Lower the learning rate or use more warm-up; the steps before are kept",
-            )
+        try:
+            scored = self._scored()
+            sum_gradients(self.parameters.values(), self.host)
+            raw, weighted, log_snr = self._gathered(scored)
+            norm = self._clip()
+            loss = float(raw.mean())
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                raise CascadeError(
+                    f"the loss is not a number any more at step {self.step + 1} "
+                    f"(loss {loss}, gradient {norm})",
+                    fix="Lower the learning rate or use more warm-up; the steps before are kept",
+                )
+        except BaseException:
+            with torch.no_grad():
+                for name, buffer in objective.buffers().items():
+                    buffer.copy_(before[name])
+            raise
         self.whole = False
         self.optimizer.step()
         if self.ema is not None:
@@ -96,6 +99,23 @@ class Trainer:
                 len(item.raw) for item in scored
             )
         return row
+
+    def _scored(self) -> list[Scored]:
+        """Forward and backward of this step's batch, and a beginning with what the next one needs."""
+        self.optimizer.zero_grad(set_to_none=True)
+        at, batches = self._drawn
+        if at != self.step:
+            batches = self._micro_batches(self.step)
+        coming = self._micro_batches(self.step + 1)
+        self._drawn = self.step, batches  # asked for again where a person stops in between
+        self.objective.ahead([draw for batch in coming for draw in batch.draws])
+        scored: list[Scored] = []
+        for batch in batches:
+            if scored:
+                self.objective.check_stop()
+            scored.append(self._micro(batch))
+        self._drawn = self.step + 1, coming
+        return scored
 
     def _micro_batches(self, step: int) -> list[MicroBatch]:
         """This process's share of the global batch, split for accumulation; indices stay global."""

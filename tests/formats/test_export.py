@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cascade_train.errors import CascadeError
-from cascade_train.formats import lora
+from cascade_train.formats import lora, names
 from cascade_train.formats.export import export_path, export_stamp, export_trained
 from cascade_train.host.headless import headless_folders
 from cascade_train.models import build, library
@@ -151,3 +151,82 @@ def test_an_export_that_was_taken_away_is_noticed(tmp_path: Path) -> None:
     assert there != "not there" and there == export_stamp(folders, "cat")
     (tmp_path / "cat.safetensors").unlink()
     assert export_stamp(folders, "cat") == "not there"
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ("[circle]", "circle</w>"),
+        ("[c++]", "[c--]"),
+        ("[Circle]", "[circle]", "CIRCLE</w>", "circle"),
+        ("[é]", "[e\u0301]"),
+        ("[ß]", "[ss]"),
+        ("[a-b]", "[a/b]", "[a\\b]", "[a:b]"),
+        ("[", "]", "!</w>", "?</w>"),
+        ("[circle]", "circle</w>", "[circle-4e1c49]"),
+        tuple(f"[{'x' * 300}{number}]" for number in range(3)),
+        ("[" + "é" * 100 + "1]", "[" + "é" * 100 + "2]"),
+    ],
+)
+def test_every_token_has_a_file_of_its_own(
+    models: ModelsSpec, tmp_path: Path, entries: tuple[str, ...]
+) -> None:
+    """On a file system that does not tell case apart, too."""
+    rows = torch.arange(len(entries) * 128.0).view(-1, 128)
+    tokens = [{"name": entry, "new": entry.startswith("["), "id": 900 + n} for n, entry in enumerate(entries)]
+    path = tmp_path / f"{'m' * 150}.safetensors"
+    written = export_trained("tokens", {"tokens.rows": rows}, {"tokens": tokens}, path, models=models)
+    assert len({file.name.casefold() for file in written}) == len(entries) == len(list(tmp_path.glob("mm*")))
+    for file, row in zip(written, rows):
+        assert torch.equal(lora.read_token(file)[1][0], row)
+        assert len(f".{file.name}.01234567.part".encode()) <= 255
+
+
+def test_names_of_tokens_are_what_they_were_where_nothing_is_in_the_way() -> None:
+    assert names.token_names(["[crescent]", "moon</w>", "[c++]"]) == ["crescent", "moon", "c--"]
+    first, second = names.token_names(["[circle]", "circle</w>"])
+    assert first == "circle" and second.startswith("circle-")
+    assert names.token_names(["[c++]", "[c--]"])[1] == "c--", "whose name it is"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("x" * 151, "too long: 151 bytes"),
+        ("loras/" + "é" * 76, "too long: 152 bytes"),
+        ("con", "device on Windows"),
+        ("loras/NUL.v2", "device on Windows"),
+        ("lpt1/cat", "device on Windows"),
+        ("cat: the movie", "the sign :"),
+        ("what?", r"the sign \?"),
+        ("folder./cat", "a dot or a space at the end"),
+        ("cat\0dog", "characters that no name can have"),
+        ("cat\ndog", "characters that no name can have"),
+        ("taken", "is a folder"),
+        ("file/cat", "file is a file"),
+    ],
+)
+def test_a_name_that_cannot_be_written_is_known_before_training(tmp_path: Path, name: str, said: str) -> None:
+    """ComfyUI and the command line ask the node's check before anything runs."""
+    from cascade_train.host.headless import HeadlessHost
+    from nodes.results import ExportRun
+
+    (tmp_path / "taken.safetensors").mkdir()
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    host = HeadlessHost(headless_folders(tmp_path), "cpu")
+    with pytest.raises(CascadeError, match=said):
+        ExportRun.CHECKS["filename"](name, host)
+    for fine in ("", "x" * 150, "loras/cat v1.2", "console", "com", "nullify.safetensors", "日本"):
+        ExportRun.CHECKS["filename"](fine, host)
+
+
+def test_a_long_label_still_makes_a_name(models: ModelsSpec) -> None:
+    from cascade_train.data.spec import Dataset
+    from cascade_train.jobs.export import default_name
+    from cascade_train.training.spec import LoRATarget, OptimizerSpec, Position, RunSpec
+
+    for label in ("x" * 3000, "猫" * 500, "a\0b/c", "..", "con"):
+        spec = RunSpec(models, Dataset(()), LoRATarget(), OptimizerSpec(), label=label)
+        name = default_name(Position(spec))
+        names.check_name(name)
+        assert name.isprintable() and name.endswith("-000000-" + Position(spec).name[:8])

@@ -80,7 +80,8 @@ def test_a_host_that_was_told_to_stop_interrupts(tmp_path: Path) -> None:
 WAITING = """
 import sys, time
 from pathlib import Path
-from cascade_train.host.headless import HeadlessHost, headless_folders, stop_on_signals
+from cascade_train.host.headless import HeadlessHost, headless_folders
+from cascade_train.host.signals import stop_on_signals
 from cascade_train.errors import Interrupted
 host = HeadlessHost(headless_folders(Path("out")))
 with stop_on_signals(host, lambda text: print(text, flush=True)):
@@ -122,6 +123,44 @@ def test_a_second_ctrl_c_ends_work_that_does_not_listen(tmp_path: Path) -> None:
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
+
+
+BUSY = """
+import hashlib, sys, time
+from contextlib import nullcontext
+from pathlib import Path
+from cascade_train.host.headless import HeadlessHost, headless_folders
+from cascade_train.host.signals import stop_on_signals
+host = HeadlessHost(headless_folders(Path("out")))
+with stop_on_signals(host, lambda text: None, lambda: print("ended", flush=True)):
+    with host.keeping() if "keeping" in sys.argv else nullcontext():
+        print("ready", flush=True)
+        # one call into C, in which Python hears of nothing
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 4_000_000 if "keeping" in sys.argv else 2_000_000_000)
+        host.keeping().__enter__()
+        print("saved", flush=True)
+"""
+
+
+@posix
+def test_work_that_hears_nothing_is_ended(tmp_path: Path) -> None:
+    """Reading a model of gigabytes, say: a minute and more in one call."""
+    process = subprocess.Popen([sys.executable, "-c", BUSY], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=30)
+    assert (said, process.returncode) == ("ended\n", 130)
+
+
+@posix
+def test_work_that_would_be_lost_is_saved_first(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUSY, "keeping"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert (said, process.returncode) == ("saved\n", 0)
 
 
 @posix

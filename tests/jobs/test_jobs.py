@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from cascade_train.host.blocker import ExecutionBlocker
 from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.jobs.export import export, lora_of
 from cascade_train.jobs.train import train_and_validate, train_block
-from cascade_train.jobs.validate import validate
+from cascade_train.jobs.validate import draw_prompts, validate
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.weights import read_tensors
 from cascade_train.sampling.spec import Prompts
@@ -144,6 +145,70 @@ def test_exports_land_in_the_run_s_folder_or_where_asked(start: Position, host: 
     on_link, in_file = export(later, "ComfyUI", "", "fp32", host)[1], read_tensors(own)
     assert on_link.keys() == in_file.keys()
     assert all(torch.equal(on_link[key], in_file[key]) for key in in_file)
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["still in memory", "read from disk"])
+@pytest.mark.parametrize("job", ["validate", "export", "apply"])
+def test_a_run_folder_deleted_between_two_queues_is_trained_again(
+    start: Position, host: HeadlessHost, tmp_path: Path, live: bool, job: str
+) -> None:
+    """The host keeps what Train Steps gave, a position, and does not call it again."""
+    half, *_ = train_block(start, 2, None, host)
+    later, *_ = train_block(half, 1, 0.01, host)
+    tensors = {name: value.clone() for name, value in runs.trained(later).tensors.items()}
+
+    def work() -> torch.Tensor:
+        if job == "validate":
+            return validate(PROMPTS, host, run=later)[1]
+        if job == "export":
+            written = read_tensors(Path(export(later, "ComfyUI", "mine", "fp32", host)[0]))
+            return torch.cat([written[name].flatten() for name in sorted(written)])
+        models = runs.apply_trained(later.spec.models, later, 1.0, host)
+        return validate(PROMPTS, host, models=models)[1]
+
+    before = work()
+    shutil.rmtree(Path(later.folder))
+    shutil.rmtree(host.folders.cache / "pictures", ignore_errors=True)
+    if not live:
+        runs.release()
+    assert torch.equal(work(), before)
+    assert all(torch.equal(value, tensors[name]) for name, value in runs.trained(later).tensors.items())
+    assert (Path(later.folder) / "run.json").is_file()
+    assert any("is made anew: it is not on disk" in line for line in host.sink.warnings)  # type: ignore[attr-defined]
+
+
+def test_models_that_a_deleted_run_was_laid_over_still_draw(start: Position, host: HeadlessHost) -> None:
+    """The host keeps what Apply Run gave, too; sampling then asks for parts that are nowhere."""
+    from cascade_train.models import library
+
+    later, *_ = train_block(start, 2, None, host)
+    models = runs.apply_trained(later.spec.models, later, 1.0, host)
+    before = draw_prompts(models, PROMPTS, host)
+    shutil.rmtree(Path(later.folder))
+    runs.release()
+    library.forget()
+    assert torch.equal(draw_prompts(models, PROMPTS, host), before)
+    shutil.rmtree(Path(later.folder))
+    over = RunSpec(models, start.spec.dataset, LoRATarget(rank=1, alpha=1), start.spec.optimizer)
+    assert runs.start(over, host).step == 0, "a run on top is described"
+    assert checkpoint_there(later)
+
+
+def checkpoint_there(position: Position) -> bool:
+    return runs.checkpoint_of(position).is_dir()
+
+
+def test_a_run_that_a_graph_still_names_is_trained_on_after_its_folder_is_gone(
+    start: Position, host: HeadlessHost
+) -> None:
+    half, *_ = train_block(start, 2, None, host)
+    whole, *_ = train_block(half, 2, None, host)
+    expected = runs.trained(whole).tensors
+    shutil.rmtree(Path(start.folder))
+    runs.release()
+    again, plot, loss = train_block(half, 2, None, host)
+    assert again == whole and plot.shape[0] == 1 and loss > 0
+    assert all(torch.equal(value, expected[name]) for name, value in runs.trained(again).tensors.items())
 
 
 def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: HeadlessHost) -> None:

@@ -136,6 +136,43 @@ def test_parts_come_back_as_they_were_stored(tmp_path):
         weights.write_tensors(tmp_path / "x.safetensors", huge, half=True)
 
 
+def test_tensor_files_are_byte_for_byte_the_library_s(tmp_path):
+    """Ours can be stopped and tells its digest; else there is no difference, whatever is in it."""
+    import hashlib
+
+    from safetensors.torch import save_file
+
+    from cascade_train.models.tensor_file import NAMES, write_file
+
+    kinds = {name: getattr(torch, name) for name in NAMES if hasattr(torch, name)}
+    tensors = {f"é {name}": (torch.rand(3, 5) * 10).to(kind) for name, kind in kinds.items()}
+    tensors |= {"number": torch.tensor(3.5), "empty": torch.zeros(0, 4), "turned": torch.rand(4, 6).t()}
+    save_file({key: value.contiguous() for key, value in tensors.items()}, tmp_path / "a", {"b": 'q"é'})
+    told = write_file(tmp_path / "b", tensors, {"b": 'q"é'})
+    ours = (tmp_path / "b").read_bytes()
+    assert ours == (tmp_path / "a").read_bytes() and told == hashlib.sha256(ours).hexdigest()
+    with pytest.raises(CascadeError, match="holds complex64"):
+        write_file(tmp_path / "c", {"x": torch.zeros(2, dtype=torch.complex64)})
+
+
+def test_a_stop_while_weights_are_written_leaves_what_was_there(tmp_path, monkeypatch):
+    from cascade_train.models import tensor_file
+
+    monkeypatch.setattr(tensor_file, "PIECE", 1000)
+    file = tmp_path / "a.safetensors"
+    weights.write_tensors(file, {"x": torch.ones(3)})
+    before, asked = file.read_bytes(), []
+
+    def check():
+        asked.append(1)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        weights.write_tensors(file, {"x": torch.rand(2000)}, check=check)
+    assert file.read_bytes() == before and list(tmp_path.iterdir()) == [file]
+
+
 def test_content_follows_the_bytes_not_the_place(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
     first.write_bytes(b"x" * 1000)

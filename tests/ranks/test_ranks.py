@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from cascade_train.training import lock
 
 
-def graph(folder: Path, export: str = "lora") -> Path:
+def graph(folder: Path, export: str = "lora", format: str = "ComfyUI") -> Path:
     """Two blocks with a validation between them and an export, on the bundled models and pictures."""
     prompt = {
         "1": (
@@ -95,7 +95,7 @@ def graph(folder: Path, export: str = "lora") -> Path:
         "10": ("CascadeTrainSteps", {"run": ["7", 0], "steps": 2, "learning_rate": 0.0}),
         "11": (
             "CascadeExportRun",
-            {"run": ["10", 0], "format": "ComfyUI", "filename": export, "precision": "fp32"},
+            {"run": ["10", 0], "format": format, "filename": export, "precision": "fp32"},
         ),
     }
     file = folder / "graph.json"
@@ -256,9 +256,9 @@ def test_a_run_that_is_held_is_refused_to_both(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_one_alone_ends_what_it_would_do_and_hangs_nobody(tmp_path: Path) -> None:
-    """Only the first process writes, so only it finds that the file's place is taken by a folder."""
-    file = graph(tmp_path, export="taken")
-    (tmp_path / "taken.safetensors").mkdir()
+    """Only the first process writes, so only it finds that the folder's place is taken by a file."""
+    file = graph(tmp_path, export="taken", format="diffusers")
+    (tmp_path / "taken").write_bytes(b"")
     (code, out, _), (other, _, err) = ended(together(file, tmp_path))
     assert (code, other) == (1, 0), err
     states = {node["id"]: node["state"] for node in report(out)["nodes"]}

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from cascade_train.data.spec import BucketSpec, Dataset, WeightedSource
+from cascade_train.data.spec import BucketSpec, CaptionSpec, Dataset, WeightedSource
 from cascade_train.errors import Interrupted
 from cascade_train.host.headless import HeadlessHost, Quiet, headless_folders
 from cascade_train.models import build, library, weights
@@ -83,7 +83,12 @@ class CountingHost(HeadlessHost):
 
 
 def world(count: int = 12) -> Dataset:
-    return Dataset((WeightedSource(WorldSource("captioned", 0, count)),), buckets=BucketSpec(crop="center"))
+    """Pictures whose captions say the words of `TOKENS`."""
+    return Dataset(
+        (WeightedSource(WorldSource("captioned", 0, count)),),
+        buckets=BucketSpec(crop="center"),
+        captions=CaptionSpec(prefix="[concept] circle "),
+    )
 
 
 def spec(kind: str, models: ModelsSpec, **changes: Any) -> RunSpec:

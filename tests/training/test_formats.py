@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 
 from cascade_train import migrations
-from cascade_train.data.spec import BucketSpec, Dataset, WeightedSource
+from cascade_train.data.spec import BucketSpec, CaptionSpec, Dataset, WeightedSource
 from cascade_train.errors import CascadeError
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
@@ -25,14 +25,18 @@ from cascade_train.training.spec import LoRATarget, OptimizerSpec, Position, Run
 from cascade_train.training.trainer import Trainer
 
 OLD = Path(__file__).with_name("old_runs")
-"""Written before notes had a format: two steps, a third at a rate of its own, notes of one bad sample."""
+"""Notes without a format, checkpoints without digests: two steps, a third at a rate of its own."""
 
 
 def old_spec(studio: ModuleType) -> RunSpec:
     source = studio.world(8).sources[0].source
     return RunSpec(
         library.models_in(library.nano_folder(), name=library.NANO),
-        Dataset((WeightedSource(source),), buckets=BucketSpec(crop="center")),
+        Dataset(
+            (WeightedSource(source),),
+            buckets=BucketSpec(crop="center"),
+            captions=CaptionSpec(prefix="[concept] "),
+        ),
         LoRATarget(
             1, 1.0, "down_blocks.0.0.channelwise.0", tokens=TokenSpec((("concept", "^(star|cross)</w>$"),))
         ),

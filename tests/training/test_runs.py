@@ -39,7 +39,7 @@ def test_skipped_pictures_are_told_again_when_nothing_is_left_to_train(
     pictures.mkdir(parents=True)
     for number in range(4):
         Image.new("RGB", (64, 64), (60 * number, 0, 0)).save(pictures / f"{number}.png")
-        (pictures / f"{number}.txt").write_text("a red square", encoding="utf-8")
+        (pictures / f"{number}.txt").write_text("a red [concept], not a circle", encoding="utf-8")
     (pictures / "3.png").write_bytes(b"no picture at all")
     said = []
     for _ in range(2):

@@ -252,3 +252,68 @@ def test_too_little_memory_says_what_helps(studio: ModuleType, models: ModelsSpe
         run.train(position, 1, host=host)
     assert "raise accumulation (now 1, up to 3), train in bf16, load the models in bf16" in str(told.value)
     run.train(position, 1, host=host)
+
+
+class Impatient:
+    """Raises when it is asked in the middle of a step, the ``number``-th time, as a pressed button would."""
+
+    def __init__(self, host: object, number: int) -> None:
+        self.host, self.left = host, number
+        self.real = host.check_interrupt  # type: ignore[attr-defined]
+        host.check_interrupt = self  # type: ignore[attr-defined]
+
+    def __call__(self) -> None:
+        if sys._getframe(1).f_code.co_name == "check_stop":
+            self.left -= 1
+            if self.left == 0:
+                raise Interrupted("stop")
+        elif sys._getframe(1).f_code.co_name == "check_interrupt":
+            self.host.trained += 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("number", [2, 9, 12])
+def test_stopping_in_the_middle_of_a_step_leaves_the_state_before_it(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path, number: int
+) -> None:
+    """Between the parts of a batch, and while pictures and captions are encoded."""
+    spec = studio.spec("dora", models, accumulation=3)
+    host = studio.CountingHost(tmp_path / "stopped")
+    position = run.start(spec, host)
+    Impatient(host, number)
+    with pytest.raises(Interrupted):
+        run.train(position, 5, host=host)
+    again = studio.CountingHost(tmp_path / "stopped")
+    resumed, metrics = run.train(position, 5, host=again)
+    other = studio.CountingHost(tmp_path / "straight")
+    run.release()
+    straight, expected = run.train(run.start(spec, other), 5, host=other)
+    assert studio.fingerprint(resumed) == studio.fingerprint(straight)
+    assert [row["loss"] for row in metrics.rows] == [row["loss"] for row in expected.rows]
+    assert again.trained == 5 - (host.trained - 1), "every whole step was kept"
+
+
+def test_a_pass_that_fails_takes_back_the_running_statistics_it_moved(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    host = studio.CountingHost(tmp_path / "failed")
+    two, _ = run.train(run.start(studio.spec("stage_a", models), host), 2, host=host)
+
+    passes = []
+
+    def fail(*_: object) -> None:
+        passes.append(1)
+        if len(passes) == 2:
+            raise Interrupted("stop")
+
+    modules = next(iter(run._live.values())).objective.modules.modules()
+    last = [module for module in modules if "BatchNorm" in type(module).__name__][-1]
+    last.register_forward_hook(fail)
+    with pytest.raises(Interrupted):
+        run.train(two, 2, host=host)
+    again = studio.CountingHost(tmp_path / "failed")
+    four, _ = run.train(two, 2, host=again)
+    assert again.trained == 1, "the step before was saved as it was"
+    other = studio.CountingHost(tmp_path / "straight")
+    run.release()
+    straight, _ = run.train(run.start(studio.spec("stage_a", models), other), 4, host=other)
+    assert studio.fingerprint(four) == studio.fingerprint(straight)

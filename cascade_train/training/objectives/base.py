@@ -77,6 +77,12 @@ class TrainingObjective(ABC):
         self.device = torch.device(host.device)
         self.autocast = spec.precision == "bf16"
 
+    def check_stop(self) -> None:
+        """Raises the host's own exception where a person stops in the middle of a step; several processes
+        stop between steps alone, together."""
+        if self.host.world_size == 1:
+            self.host.check_interrupt()
+
     @abstractmethod
     def score(self, batch: MicroBatch) -> Scored:
         """The losses of ``batch``; called in the loop's autocast, with gradients on."""

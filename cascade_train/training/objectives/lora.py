@@ -14,6 +14,7 @@ from cascade_train.training.feed import TextFeed, TokenFeed
 from cascade_train.training.objectives.adapters import RowEmbedding, adapter_tensors, add_lora
 from cascade_train.training.objectives.base import ParameterGroup, frozen_part, own_copy, save_memory
 from cascade_train.training.objectives.stage_c import StageCBase, frozen_text
+from cascade_train.training.said import check_said
 from cascade_train.training.spec import LoRATarget
 from cascade_train.training.tokens import rows_of
 
@@ -34,6 +35,15 @@ class LoRAObjective(StageCBase):
         self.target = target
         super().__init__(spec, host)
         modules: dict[str, nn.Module] = {}
+        self.rows: list[dict[str, Any]] = []
+        self._frozen: TextFeed | None = None
+        if target.tokens is not None:
+            text, self.rows = _with_rows(frozen_part(spec, "text", host), target)
+            if not spec.dataset.streamed:  # what a stream will say is not known
+                check_said(target.tokens, text.tokenizer, self.dataset, host, spec.caption_dropout)
+            self._text, self._tokens = text, TokenFeed(text.tokenizer, self.device)
+        else:
+            self._frozen = frozen_text(spec, host, self.check_stop)
         if target.modules.strip():
             unet = own_copy(spec, "stage_c")
             add_lora(unet, target, spec.seed)
@@ -44,14 +54,8 @@ class LoRAObjective(StageCBase):
         save_memory(self.unet)
         base = next(self.unet.parameters())
         self.autocast = self.autocast or base.dtype == torch.bfloat16
-        self.rows: list[dict[str, Any]] = []
-        self._frozen: TextFeed | None = None
         if target.tokens is not None:
-            text, self.rows = _with_rows(frozen_part(spec, "text", host), target)
-            modules["text"] = text.eval()
-            self._text, self._tokens = text, TokenFeed(text.tokenizer, self.device)
-        else:
-            self._frozen = frozen_text(spec, host)
+            modules["text"] = self._text.eval()
         self.modules = nn.ModuleDict(modules)
 
     def text(self, captions: list[str]) -> TextStates:

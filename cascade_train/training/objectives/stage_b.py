@@ -55,9 +55,12 @@ class StageBObjective(DiffusionObjective):
         self.compressor = frozen_part(spec, "compressor", host)
         stage_a = frozen_part(spec, "stage_a", host)
         self.pixels = PixelFeed(self.dataset)
-        self.latents = LatentFeed(self.pixels, stage_a.encode, self.device)  # type: ignore[arg-type]
+        self.latents = LatentFeed(self.pixels, stage_a.encode, self.device, None, self.check_stop)  # type: ignore[arg-type]
         self._text = TextFeed(
-            frozen_part(spec, "text", host), self.device, store_for(spec.dataset, spec.models, "text", host)
+            frozen_part(spec, "text", host),
+            self.device,
+            store_for(spec.dataset, spec.models, "text", host),
+            self.check_stop,
         )
         self._conditions: Memo[Hashable, Tensor] = Memo(tensor_bytes)
         self.modules = nn.ModuleDict({"stage_b": trainable_part(spec, "stage_b", host)})

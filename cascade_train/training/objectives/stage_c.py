@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from cascade_train.training.spec import RunSpec
 
 
-def frozen_text(spec: RunSpec, host: Host) -> TextFeed:
-    """States of the models' own text encoder."""
+def frozen_text(spec: RunSpec, host: Host, check: Callable[[], None]) -> TextFeed:
+    """States of the models' own text encoder; ``check`` as for `TextFeed`."""
     return TextFeed(
         frozen_part(spec, "text", host),
         torch.device(host.device),
         store_for(spec.dataset, spec.models, "text", host),
+        check,
     )
 
 
@@ -65,6 +66,7 @@ class StageCBase(DiffusionObjective):
             lambda pictures: encode(compressor, pictures),
             self.device,
             store_for(spec.dataset, spec.models, "compressor", host),
+            self.check_stop,
         )
         self.image_width = sizes.image_width
         self._images: LatentFeed | None = None
@@ -75,6 +77,7 @@ class StageCBase(DiffusionObjective):
                 lambda pictures: encode_image(encoder, pictures),
                 self.device,
                 store_for(spec.dataset, spec.models, "image", host),
+                self.check_stop,
             )
 
     def text(self, captions: list[str]) -> TextStates:
@@ -133,7 +136,7 @@ class StageCObjective(StageCBase):
         if "text" in self.parts:
             self._tokens = TokenFeed(self.modules["text"].tokenizer, self.device)
         else:
-            self._frozen = frozen_text(spec, host)
+            self._frozen = frozen_text(spec, host, self.check_stop)
 
     def text(self, captions: list[str]) -> TextStates:
         if self._frozen is not None:
