@@ -14,9 +14,10 @@ from cascade_train.data.captions import captions_of
 from cascade_train.data.entry import Entry
 from cascade_train.data.folder import index_folder
 from cascade_train.data.index import Index
+from cascade_train.data.members import read_member
 from cascade_train.data.pixels import decode
 from cascade_train.data.spec import CaptionSpec, FolderSource, Source, TarSource
-from cascade_train.data.tars import index_tar, read_member
+from cascade_train.data.tars import index_tar
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
 
@@ -168,13 +169,15 @@ def open_source(source: Source, cache: Path, progress: Progress = silent) -> Rea
 @opens(FolderSource)
 def _open_folder(source: FolderSource, cache: Path, progress: Progress) -> Reader:
     root = Path(source.path)
-    return _unchanged(FolderReader(root, index_folder(root, source.recursive, cache, progress)), source)
+    return _unchanged(
+        FolderReader(root, index_folder(root, source.recursive, cache, progress, source.ending)), source
+    )
 
 
 @opens(TarSource)
 def _open_tar(source: TarSource, cache: Path, progress: Progress) -> Reader:
     path = Path(source.path)
-    return _unchanged(MembersReader(path, index_tar(path, cache, progress)), source)
+    return _unchanged(MembersReader(path, index_tar(path, cache, progress, source.ending)), source)
 
 
 def _unchanged(reader: Reader, source: FolderSource | TarSource) -> Reader:
@@ -187,11 +190,17 @@ def _unchanged(reader: Reader, source: FolderSource | TarSource) -> Reader:
     return reader
 
 
-def folder_source(path: Path, recursive: bool, cache: Path, progress: Progress = silent) -> FolderSource:
+def folder_source(
+    path: Path, recursive: bool, cache: Path, progress: Progress = silent, ending: str = ""
+) -> FolderSource:
     """The source that describes what is in the folder now; its index is made on the way."""
-    return FolderSource(index_folder(path, recursive, cache, progress).content, str(path), recursive)
+    content = index_folder(path, recursive, cache, progress, ending).content
+    return FolderSource(content, str(path), recursive, ending)
 
 
-def tar_source(path: Path, cache: Path, progress: Progress = silent) -> TarSource:
-    """The source that describes what is in the tar now; its index is made on the way."""
-    return TarSource(index_tar(path, cache, progress).content, str(path))
+def tar_source(path: Path, cache: Path, progress: Progress = silent, ending: str = "") -> TarSource:
+    """The source that describes what is in the tar now; its index is made on the way.
+
+    What is no tar is a source of one bad sample.
+    """
+    return TarSource(index_tar(path, cache, progress, ending).content, str(path), ending)
