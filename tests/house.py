@@ -21,6 +21,7 @@ ORDER = (
         "files",
         "digest",
         "words",
+        "rasters",
         "migrations",
         "host",
         "drawing",
@@ -42,7 +43,7 @@ MAY: dict[str, frozenset[str]] = {
         room: frozenset(ORDER[:place]) | (APART if room in APART else set())
         for place, room in enumerate(ORDER)
     },
-    "graph": frozenset({"errors", "files", "host"}),
+    "graph": frozenset({"errors", "files", "rasters", "host"}),
     "nano": frozenset(ORDER[: ORDER.index("nodes")]),
     "commands": frozenset({*ORDER, "graph", "nano"}),
     "serve": frozenset({*ORDER, "graph", "nano", "commands"}),

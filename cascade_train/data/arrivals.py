@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,7 @@ import numpy as np
 
 from cascade_train.data.buckets import Buckets
 from cascade_train.data.captions import captions_of
+from cascade_train.data.content import whole
 from cascade_train.data.entry import Entry, printable
 from cascade_train.data.filters.sieve import Sieve
 from cascade_train.data.members import read_member
@@ -44,13 +46,19 @@ class _InHand:
     def read(self, entry: Entry) -> bytes:
         return self.data
 
+    def known(self, entries: Sequence[Entry]) -> list[str]:
+        return [whole(self.data)] * len(entries)
+
+    def whole(self, entry: Entry) -> str:
+        return whole(self.data)
+
     def later(self, entry: Entry) -> None:
         return None
 
     def pixels(
         self, entry: Entry, background: tuple[int, int, int], need: tuple[int, int] | None
     ) -> np.ndarray:
-        return decode(self.data, background, need)
+        return decode(self.data, background, need, (entry.width, entry.height))
 
 
 class LeftOut(Exception):

@@ -1,26 +1,31 @@
 """Tensors worked out once and kept on disk: latents, text states, image embeddings.
 
 A store is a folder of safetensors shards. An entry's key is a digest of all it follows from (content,
-transform; the model names the folder), so a changed picture, caption or model never finds a stale one. Shards
-get names of their own and are written beside and renamed: any number of processes may add at once, and being
-stopped loses only what was not yet written. Nothing here imports torch.
+transform; the model names the folder), so a changed picture, caption or model never finds a stale one. Each
+entry has a digest of its own: one that is damaged goes with its shard and is worked out again. Shards get
+names of their own and are written beside and renamed: any number of processes may add at once, and being
+stopped loses only what was not yet written. A disk that is full ends the caching, not the work. Nothing here
+imports torch.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from cascade_train.data import measured
+from cascade_train.data.sealed import sweep
 from cascade_train.digest import digest
 from cascade_train.errors import CascadeError
 from cascade_train.files import shared, write_json, written_beside
@@ -33,13 +38,17 @@ FLUSH_BYTES = 32 << 20
 FLUSH_SECONDS = 30.0
 _REFRESH_SECONDS = 5.0
 _OPEN_SHARDS = 32
+_DIGEST = "digest"
+"""The tensor of each entry that holds the digest of its others: 16 of uint8."""
 
 
 class Store:
     """One kind of tensors of one model. Safe from many threads; made by `open_store`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tell: Callable[[str], object] = lambda line: None) -> None:
         self.folder = folder
+        self.tell = tell
+        """Hears of what was damaged, a line each."""
         self.trouble = ""
         """Why nothing more is written (disk full, no permission); "" while all is well."""
         self._lock = threading.RLock()
@@ -96,14 +105,14 @@ class Store:
             flat = {
                 f"{key}.{part}": value
                 for key, tensors in self._pending.items()
-                for part, value in tensors.items()
+                for part, value in (*tensors.items(), (_DIGEST, _digest_of(key, tensors)))
             }
             try:
                 with written_beside(self.folder / name) as beside:
                     save_file(flat, beside)
                     shared(beside)
-            except OSError as error:
-                self.trouble = f"{error.strerror or error}"
+            except (OSError, _damaged()) as error:  # safetensors' own error where the disk is full
+                self.trouble = f"{getattr(error, 'strerror', None) or error} ({self.folder})"
                 self._pending.clear()
                 self._pending_bytes = 0
                 return
@@ -121,10 +130,37 @@ class Store:
     def _read(self, shard: int, key: str) -> dict[str, np.ndarray] | None:
         try:
             handle, names = self._handle(shard)
-            return {name: handle.get_tensor(f"{key}.{name}") for name in names[key]}
-        except (OSError, KeyError, ValueError, RuntimeError, _damaged()):  # pruned or damaged meanwhile
+            found = {name: handle.get_tensor(f"{key}.{name}") for name in names[key]}
+        except KeyError:  # another key with the same beginning
+            return None
+        except (OSError, ValueError, RuntimeError, TypeError, _damaged()):
+            if self._shards[shard].exists():  # else pruned meanwhile
+                self._drop(shard)
             self._handles.pop(shard, None)
             return None
+        told = found.pop(_DIGEST, None)
+        if told is None or told.tobytes() != _digest_of(key, found).tobytes():
+            self._drop(shard)
+            return None
+        return found
+
+    def _drop(self, shard: int) -> None:
+        """Let a damaged shard go, with all that is in it."""
+        path = self._shards[shard]
+        self._handles.pop(shard, None)
+        keep = self._shard_of != shard
+        lost = len(self._keys) - int(keep.sum())
+        self._keys, self._shard_of = self._keys[keep], self._shard_of[keep]
+        self._remove(path, f"{path.name} is damaged: what was in it ({lost} entries) is worked out again")
+
+    def _remove(self, path: Path, line: str) -> None:
+        try:
+            path.unlink()
+        except FileNotFoundError:  # another process was faster, and tells
+            return
+        except OSError:  # it is being read (Windows)
+            pass
+        self.tell(f"cache {self.folder.parent.name}: {line}")
 
     def _handle(self, shard: int) -> tuple[Any, dict[str, list[str]]]:
         if shard in self._handles:
@@ -151,9 +187,18 @@ class Store:
                 continue
             try:
                 with safe_open(path, framework="np") as handle:
-                    keys = list(_grouped(handle.keys()))
+                    entries = _grouped(handle.keys())
+            except FileNotFoundError:
+                continue
             except (OSError, ValueError, RuntimeError, _damaged()):
                 self._known.add(path.name)
+                self._remove(path, f"{path.name} is damaged: what was in it is worked out again")
+                continue
+            keys = [key for key, parts in entries.items() if _DIGEST in parts and _is_key(key)]
+            if not keys:
+                self._known.add(path.name)
+                why = "is of an earlier version, without digests"
+                self._remove(path, f"{path.name} {why}: what was in it is worked out again")
                 continue
             self._add(path, keys)
 
@@ -170,6 +215,20 @@ class Store:
 def _short(key: str) -> np.uint64:
     """The first half of a key, which finds its shard; the shard knows it whole."""
     return np.uint64(int(key[:16], 16))
+
+
+def _is_key(text: str) -> bool:
+    return len(text) >= 16 and all(letter in "0123456789abcdef" for letter in text)
+
+
+def _digest_of(key: str, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """16 of uint8 that change with any bit of an entry, with its shapes and its key."""
+    content = hashlib.sha256(key.encode())
+    for name in sorted(tensors):
+        value = np.ascontiguousarray(tensors[name])
+        content.update(f"{name} {value.dtype} {value.shape}".encode())
+        content.update(value.data if value.size else b"")
+    return np.frombuffer(content.digest()[:16], dtype=np.uint8)
 
 
 def _damaged() -> type[Exception]:
@@ -190,20 +249,30 @@ _OPEN: dict[Path, Store] = {}
 _OPEN_LOCK = threading.Lock()
 
 
-def open_store(cache: Path, kind: Kind, model: str, about: str = "") -> Store:
+def open_store(
+    cache: Path, kind: Kind, model: str, about: str = "", tell: Callable[[str], object] = lambda line: None
+) -> Store:
     """The store of ``kind`` for the model named by the digest ``model``, under the cache folder ``cache``.
 
-    One process has one store for a folder. ``about`` is told to people by `listing`.
+    One process has one store for a folder. ``about`` is told to people by `listing`; ``tell`` hears what is
+    damaged. Where nothing can be written, the store keeps nothing and says so in its ``trouble``.
     """
     folder = cache / kind / model[:32]
     with _OPEN_LOCK:
         store = _OPEN.get(folder)
         if store is None or not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-            if not (folder / "about.json").exists():
-                told = {"kind": kind, "model": model, "about": about}
-                write_json(folder / "about.json", stamped("cache", told))
-            store = _OPEN[folder] = Store(folder)
+            trouble = ""
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                sweep(folder)
+                if not (folder / "about.json").exists():
+                    told = {"kind": kind, "model": model, "about": about}
+                    write_json(folder / "about.json", stamped("cache", told))
+            except OSError as error:
+                trouble = f"{error.strerror or error} ({folder})"
+            store = _OPEN[folder] = Store(folder, tell)
+            store.trouble = trouble
+        store.tell = tell
         return store
 
 
@@ -213,6 +282,7 @@ def flush_all() -> None:
         stores = list(_OPEN.values())
     for store in stores:
         store.flush()
+    measured.flush_all()
 
 
 def text_key(caption: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +29,7 @@ from cascade_train.host.progress import progress_of, silent
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
 
-FORMAT = 2
+FORMAT = 3
 """Part of every cache key; grows when the same file comes out as other pixels."""
 
 
@@ -115,12 +114,17 @@ class OpenDataset:
         return (draw.sample, draw.width, draw.height, *crop_corner(*need, draw.width, draw.height, draw.crop))
 
     def cache_key(self, draw: Draw) -> str:
-        """Names the pixels of ``draw`` by what they follow from: content, window, and how it is resized."""
+        """Names the pixels of ``draw`` by what they follow from: content, window, and how it is resized.
+
+        Raises:
+            CascadeError: the picture is no longer what the dataset was named with.
+        """
         part = self._selection.parts[int(self._selection.part_of[draw.sample])]
-        entry = self.entry(draw.sample)
-        time = json.loads(entry.stamp)[0] if entry.stamp else part.reader.content
         spec = self.dataset.buckets
-        content = [type(part.reader).__name__, entry.name, entry.size, entry.crc, time]
+        try:
+            content = part.reader.whole(self.entry(draw.sample))
+        except OSError:  # gone: another picture is shown, and nothing kept
+            content = f"unread {self.key(draw.sample)}"
         window = [*self.view(draw)[1:], spec.crop if self.crop_is_fixed else ""]
         return digest(
             [

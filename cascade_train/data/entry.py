@@ -13,8 +13,10 @@ class Entry:
     """One sample as an index knows it.
 
     ``name`` is the picture's path relative to its source, ``offset`` and ``size`` its place in bytes, ``crc``
-    a checksum of its first and last 4 KiB. ``width`` and ``height`` are upright. ``texts`` maps the endings
-    of text files beside it to what they say, ``meta`` is its metadata. ``bad`` is why it cannot be used.
+    a checksum of its first and last 4 KiB, ``whole`` names its content where those cannot (`content`).
+    ``width`` and ``height`` are upright. ``texts`` maps the endings of text files beside it to what they say,
+    ``meta`` is its metadata. ``bad`` is why it cannot be used. ``stamp`` changes when its file does: the
+    picture's own times, then a ``|`` and what lies beside it.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Entry:
     bad: str = ""
     offset: int = 0
     stamp: str = ""
+    whole: str = ""
     row: int = -1
 
     def caption_files(self) -> dict[str, str]:

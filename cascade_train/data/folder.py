@@ -5,24 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cascade_train.data import index as index_file
 from cascade_train.data.entry import Entry, printable, split_ending, to_blob
 from cascade_train.data.index import Index
-from cascade_train.data.names import PREFERENCE, TABLES, TEXTS, composed, grouped, of_system
+from cascade_train.data.kept import Before, kept
+from cascade_train.data.names import TABLES, TEXTS, composed, grouped, of_system
 from cascade_train.data.probe import probe
 from cascade_train.data.said import TEXT_LIMIT, Said, metadata_json
 from cascade_train.data.tables import Rows, beside_table
 from cascade_train.data.unused import HIDDEN, ORPHAN, OTHER, RIVAL, Unused
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
+from cascade_train.rasters import EXTENSIONS
 
+_LISTED = 4096
 _CHUNK, _PART = 512, 32
 """Pictures looked at between two reports of progress, and by one thread at a time."""
 
@@ -33,7 +34,8 @@ class Found:
 
     name: str
     size: int
-    mtime: int
+    times: str
+    """When it was last written and last changed, in ns."""
 
 
 @dataclass(slots=True)
@@ -77,14 +79,15 @@ def _files(
                         folders.append((entry.name, entry.path))
                         continue
                     status = entry.stat()
-                    yield Found(prefix + entry.name, status.st_size, status.st_mtime_ns)
+                    times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+                    yield Found(prefix + entry.name, status.st_size, times)
                 except OSError:
                     yield prefix + entry.name
     except OSError:
         yield prefix.rstrip("/") or "."
 
 
-def folder_stamp(root: Path, recursive: bool) -> str:
+def folder_stamp(root: Path, recursive: bool, progress: Progress = silent) -> str:
     """A digest of the names, sizes and times of all files; changes when any of them does.
 
     It adds up what each file gives, so that no listing is held and sorted.
@@ -93,12 +96,14 @@ def folder_stamp(root: Path, recursive: bool) -> str:
     for files in _scan(str(root), "", recursive, set()):
         for found in files:
             said = (
-                to_blob(found.name) + b"\0%d %d" % (found.size, found.mtime)
+                to_blob(found.name) + f"\0{found.size} {found.times}".encode()
                 if isinstance(found, Found)
                 else b"?" + to_blob(found)
             )
             total += int.from_bytes(hashlib.blake2b(said, digest_size=32).digest(), "little")
             count += 1
+            if count % _LISTED == 0:
+                progress(count, 0, f"{count} files so far in {root.name}")
     return hashlib.sha256(f"listing 3 {count} {total % (1 << 256)}".encode()).hexdigest()[:32]
 
 
@@ -119,21 +124,13 @@ def index_folder(
         )
     chosen = f"|{ending}" if ending else ""
     key = hashlib.sha256(to_blob(f"{root.resolve()}|{recursive}{chosen}")).hexdigest()[:24]
-    path = cache / f"{key}-{folder_stamp(root, recursive)}.sqlite"
-    known = _open(path)
-    if known is None:
-        older = next((opened for old in cache.glob(f"{key}-*.sqlite") if (opened := _open(old))), None)
-        builder = _Builder(root, recursive, ending, older, progress)
-        index_file.write_entries(path, builder.entries(), builder.facts)
-        if older is not None:
-            older.close()
-        known = Index(path)
-        for old in cache.glob(f"{key}-*.sqlite"):
-            if old != path:
-                try:
-                    old.unlink()
-                except OSError:  # another process reads it (Windows)
-                    continue
+    state = folder_stamp(root, recursive, progress)
+
+    def make(before: Before) -> tuple[Iterator[Entry], dict[str, Any]]:
+        builder = _Builder(root, recursive, ending, before, progress)
+        return builder.entries(), builder.facts
+
+    known = kept(cache, key, state, str(root.resolve()), root.name, make)
     if not len(known):
         unused = Unused.from_data(known.facts.get("unused", {}))
         counts = [f"{count} {ending}" for ending, count in sorted(unused.endings.items())]
@@ -143,27 +140,16 @@ def index_folder(
         raise CascadeError(
             "no picture was found" + (" in it or below it" if recursive else ""),
             where=str(root),
-            fix=f"Looked for {', '.join(sorted(PREFERENCE))}; there are {seen}"
+            fix=f"Looked for {', '.join(sorted(EXTENSIONS))}; there are {seen}"
             + ("" if recursive else ". Turn on 'recursive' to look into sub-folders"),
         )
     return known
 
 
-def _open(path: Path) -> Index | None:
-    if not path.is_file():
-        return None
-    try:
-        return Index(path)
-    except sqlite3.Error:
-        return None
-
-
 class _Builder:
-    def __init__(
-        self, root: Path, recursive: bool, ending: str, older: Index | None, progress: Progress
-    ) -> None:
+    def __init__(self, root: Path, recursive: bool, ending: str, before: Before, progress: Progress) -> None:
         self.root, self.recursive, self.ending = root, recursive, ending
-        self.older, self.progress = older, progress
+        self.before, self.progress = before, progress
         self.facts: dict[str, Any] = {}
         self._rows = Rows()
         self._tables_bad: list[str] = []
@@ -187,15 +173,17 @@ class _Builder:
                     parts = [chunk[at : at + _PART] for at in range(0, len(chunk), _PART)]
                     for entries in pool.map(self._entries, parts):
                         yield from entries
-                    done += len(chunk)
-                    self.progress(done, 0, f"looked at {done} pictures")
+                        done += len(entries)
+                        try:
+                            self.progress(done, 0, f"looked at {done} pictures")
+                        except BaseException:
+                            pool.shutdown(cancel_futures=True)
+                            raise
         count, names = self._rows.unused()
         if count:
             tables = ", ".join(self._tables)
-            more = ", …" if count > len(names) else ""
-            self._tables_bad.append(
-                f"{tables}: no picture is called {', '.join(names)}{more} ({count} in all)"
-            )
+            told = ", ".join(names) + (", …" if count > len(names) else "")
+            self._tables_bad.append(f"{tables}: rows of {count} pictures that are not there: {told}")
         self.facts.update(unused=self._unused.data(), tables_bad=self._tables_bad)
 
     def _aside(self, name: str) -> None:
@@ -240,17 +228,17 @@ class _Builder:
 
     def _entry(self, picture: _Picture) -> Entry:
         found, texts, row = picture.found, picture.texts, picture.row
-        mark = json.dumps(
-            [found.mtime, [[kind, text.size, text.mtime] for kind, text in texts], row], default=str
-        )
-        if self.older is not None:
-            old = self.older.named(found.name)
-            if old is not None and old.size == found.size and old.stamp == mark and not old.bad:
-                return old
-        entry = Entry(found.name, size=found.size, stamp=mark)
+        beside = [[kind, text.size, text.times] for kind, text in texts]
+        stamp = f"{found.times}|{json.dumps([beside, row], default=str)}"
+        old = self.before.unchanged(found.name, found.size, stamp)
+        if old is not None:
+            return old
+        entry = Entry(found.name, size=found.size, stamp=stamp)
         try:
             with (self.root / found.name).open("rb") as handle:
                 seen = probe(handle, found.size)
+                entry = replace(entry, crc=seen.crc, whole=seen.whole, bad=seen.bad)
+                self.before.looked_at(entry, handle)
         except OSError as error:
             denied = isinstance(error, PermissionError)
             return replace(entry, bad="may not be read" if denied else "cannot be read")
@@ -262,7 +250,6 @@ class _Builder:
                 said.bad = said.bad or f"{kind} may not be read"
         return replace(
             entry,
-            crc=seen.crc,
             width=seen.width,
             height=seen.height,
             bad=said.bad,

@@ -1,6 +1,6 @@
 """What was measured of pictures, kept on disk by their content, so that each is decoded once ever.
 
-A folder of small SQLite files. Each is complete from the moment it has its name and never changed
+A folder of small SQLite files, sealed: each is complete from the moment it has its name and never changed
 afterwards, so that any number of processes may read and add at once, on network file systems too. When there
 are many, whoever adds the next one takes them over into it. A file that is damaged, or gone since another
 process took it over, only means that its pictures are measured again.
@@ -8,6 +8,7 @@ process took it over, only means that its pictures are measured again.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import secrets
@@ -16,15 +17,16 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from cascade_train.data.index import close, connection
-from cascade_train.files import written_beside
+from cascade_train.data.index import close, connection, remove
+from cascade_train.data.sealed import seal, sound, sweep
 
 MEASURES = "measures"
 """The folder of the cache that holds them."""
 
-FORMAT = 1
-"""In each file's ``user_version``; one of another format is left alone."""
+FORMAT = 2
+"""In each file's ``user_version``; what is in one of another format is found out again."""
 
 _MOST_FILES = 6
 _FLUSH_COUNT, _FLUSH_SECONDS = 4096, 30.0
@@ -39,13 +41,15 @@ class MeasureStore:
         self.folder = folder
         self.trouble = ""
         """Why nothing could be written (disk full, no permission); "" while all is well."""
-        self._fresh: dict[str, dict[str, float]] = {}
+        self.lost = 0
+        """Files that were damaged, or of an earlier version, and are gone."""
+        self._fresh: dict[str, dict[str, Any]] = {}
         self._lock = threading.RLock()
         self._flushed = time.monotonic()
 
-    def find(self, contents: Sequence[str]) -> dict[str, dict[str, float]]:
+    def find(self, contents: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What is known, by content and then by the measure's key."""
-        found: dict[str, dict[str, float]] = {}
+        found: dict[str, dict[str, Any]] = {}
         for path in self._files():
             for first in range(0, len(contents), _ASKED):
                 asked = contents[first : first + _ASKED]
@@ -58,7 +62,7 @@ class MeasureStore:
                     found.setdefault(content, {}).update(self._fresh[content])
         return found
 
-    def add(self, content: str, values: Mapping[str, float]) -> None:
+    def add(self, content: str, values: Mapping[str, Any]) -> None:
         """Keep ``values``, by measure, of the picture ``content``."""
         with self._lock:
             self._fresh.setdefault(content, {}).update(values)
@@ -76,20 +80,46 @@ class MeasureStore:
             taken = known if len(known) >= _MOST_FILES else []
             name = f"{time.time_ns():019d}-{os.getpid()}-{secrets.token_hex(3)}.sqlite"
             try:
-                with written_beside(self.folder / name) as beside:
-                    _write(beside, fresh, taken)
+                sweep(self.folder)
+                seal(self.folder / name, lambda beside: _write(beside, fresh, taken))
             except (OSError, sqlite3.Error) as error:
                 self.trouble = f"{getattr(error, 'strerror', None) or error}"
                 return
             for path in taken:
-                close(path)
-                try:
-                    path.unlink(missing_ok=True)
-                except OSError:  # another process reads it (Windows)
-                    continue
+                remove(path)
 
     def _files(self) -> list[Path]:
-        return [path for path in sorted(self.folder.glob("*.sqlite")) if not path.name.startswith(".")]
+        out = []
+        for path in sorted(self.folder.glob("*.sqlite")):
+            if path.name.startswith("."):
+                continue
+            if sound(path):
+                out.append(path)
+            elif path.exists():
+                self.lost += 1
+                remove(path)
+        return out
+
+
+_OPEN: dict[Path, MeasureStore] = {}
+_OPEN_LOCK = threading.Lock()
+
+
+def opened(folder: Path) -> MeasureStore:
+    """This process's store in ``folder``; what is added is on disk when the process ends."""
+    with _OPEN_LOCK:
+        if folder not in _OPEN:
+            _OPEN[folder] = MeasureStore(folder)
+            atexit.register(_OPEN[folder].flush)
+        return _OPEN[folder]
+
+
+def flush_all() -> None:
+    """Write what is new in every store that `opened` gave."""
+    with _OPEN_LOCK:
+        stores = list(_OPEN.values())
+    for store in stores:
+        store.flush()
 
 
 def _rows(path: Path, where: str = "", values: Sequence[str] = ()) -> Iterator[tuple[str, str, str]]:
@@ -102,7 +132,7 @@ def _rows(path: Path, where: str = "", values: Sequence[str] = ()) -> Iterator[t
         close(path)
 
 
-def _write(beside: Path, fresh: Mapping[str, Mapping[str, float]], taken: Sequence[Path]) -> None:
+def _write(beside: Path, fresh: Mapping[str, Mapping[str, Any]], taken: Sequence[Path]) -> None:
     database = sqlite3.connect(beside)
     try:
         database.executescript(

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cascade_train.data.entry import Entry
-
 if TYPE_CHECKING:
     import numpy as np
 
@@ -74,14 +72,6 @@ CHEAP = (DIFFERENCE_HASH, SHARPNESS, BRIGHTNESS)
 
 NAMED = {measure.name: measure for measure in (SHARPNESS, BRIGHTNESS)}
 """What an expression may call by name."""
-
-
-def content_key(entry: Entry) -> str:
-    """Names a picture's content, whatever its file is called and wherever it lies.
-
-    Length, checksum of both ends, and size in pixels, which an index knows without reading the file whole.
-    """
-    return f"{entry.size} {entry.crc:08x} {entry.width}x{entry.height}"
 
 
 def working_size(width: int, height: int) -> tuple[int, int]:

@@ -13,13 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from cascade_train.data.entry import printable, split_ending
-
-PREFERENCE = (
-    *("jpg", "jpeg", "jpe", "jfif", "webp", "avif", "heic", "heif"),
-    *("png", "tif", "tiff", "bmp", "gif"),
-)
-"""Endings that are taken for pictures. Where several pictures share a key the first of these is the sample:
-photographs come in the front ones, masks and depth maps in those behind."""
+from cascade_train.rasters import EXTENSIONS
 
 TEXTS = frozenset((".txt", ".caption", ".captions", ".cap", ".tags", ".text", ".json"))
 """Endings of captions and metadata beside a picture."""
@@ -29,7 +23,7 @@ TABLES = frozenset((".jsonl", ".csv", ".tsv", ".parquet"))
 EVERY = "all"
 """In place of an ending: each picture is a sample of its own, whatever key it shares."""
 
-_PICTURES = frozenset(PREFERENCE)
+_PICTURES = frozenset(EXTENSIONS)
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _COMPANIONS = frozenset(
     (
@@ -108,10 +102,10 @@ def grouped(
 ) -> Groups:
     """Sort the files called ``names`` into samples.
 
-    Pictures of one key are one sample: that with the ``ending`` a person named, else the first by
-    `PREFERENCE`. A picture that is ``told`` of by its whole name (by a table), or has a text of its whole
-    name (``cat.png.txt``), is a sample of its own. A text goes to the pictures of its stem; where there are
-    none, to those whose stem differs in case or in the make of its accents.
+    Pictures of one key are one sample: that with the ``ending`` a person named, else the first by the order of
+    `rasters.EXTENSIONS`. A picture that is ``told`` of by its whole name (by a table), or has a text of its
+    whole name (``cat.png.txt``), is a sample of its own. A text goes to the pictures of its stem; where there
+    are none, to those whose stem differs in case or in the make of its accents.
     """
     out = Groups()
     pictures: list[int] = []
@@ -162,7 +156,7 @@ def _rank(name: str, ending: str) -> tuple[bool, int, int]:
     wanted = ending.strip().lower().lstrip(".")
     plain_ending = split_ending(name)[1].lower().lstrip(".")
     asked = bool(wanted) and name.lower().endswith("." + wanted)
-    return not asked, int(_companion(name)), PREFERENCE.index(plain_ending)
+    return not asked, int(_companion(name)), EXTENSIONS.index(plain_ending)
 
 
 def _companion(name: str) -> bool:

@@ -7,8 +7,8 @@ what they measure. It is written beside and renamed, and never changed.
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
@@ -66,11 +66,12 @@ def _read(note: Path, count: int) -> tuple[list[Rows], Tallies] | None:
         with np.load(note, allow_pickle=False) as stored:
             rows = [Rows(*(stored[f"{key}{number}"] for key in _ARRAYS)) for number in range(count)]
             return rows, Tallies.from_data(json.loads(str(stored["told"])))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except Exception:  # whatever damage makes of a zip; its checksums find it
         return None
 
 
 def _write(note: Path, found: Sequence[Rows], tallies: Tallies) -> None:
+    """Note the choice; where the disk is full it is made again the next time."""
     arrays = {f"{key}{number}": getattr(rows, key) for number, rows in enumerate(found) for key in _ARRAYS}
-    with written_beside(note) as beside, beside.open("wb") as handle:
+    with suppress(OSError), written_beside(note) as beside, beside.open("wb") as handle:
         np.savez(handle, told=np.array(json.dumps(tallies.data())), **arrays)

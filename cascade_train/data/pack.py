@@ -1,4 +1,4 @@
-"""A folder of pictures as WebDataset shards, each with its index beside it."""
+"""A folder of pictures as WebDataset shards, each with what makes its index sooner beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 from cascade_train.data.entry import printable, split_ending
 from cascade_train.data.readers import Reader
 from cascade_train.data.report import Count, Tally
-from cascade_train.data.tars import beside, write_index
+from cascade_train.data.sidecar import write_sidecar
+from cascade_train.data.tars import entries_of
 from cascade_train.errors import CascadeError
 from cascade_train.files import written_beside
 from cascade_train.host.progress import Progress, silent
@@ -76,7 +77,7 @@ def pack(reader: Reader, out: Path, *, shard_bytes: int = 0, progress: Progress 
     if len(shards) == 1:
         shards = [shards[0].replace(out)]
     for shard in shards:
-        write_index(shard, beside(shard), progress=progress)
+        write_sidecar(shard, entries_of(shard, {}, progress=progress))
     return Packed(tuple(shards), len(keys), bad.counts())
 
 

@@ -10,75 +10,38 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
+from cascade_train.data.upright import left_to_turn, orientation, turned, upright_size
+from cascade_train.rasters import EXTENSIONS as EXTENSIONS
+from cascade_train.rasters import open_raster
+
 if TYPE_CHECKING:
     from PIL import Image
 
-EXTENSIONS = frozenset(
-    ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "avif", "heic", "heif", "tif", "tiff")
-)
-"""File name endings that are taken for pictures."""
-
 MAX_PIXELS = 178_956_970
 """Larger pictures are refused as decompression bombs (Pillow's own limit, whatever a host sets it to)."""
-
-_ORIENTATION = 0x0112
-_TURNED = (5, 6, 7, 8)
-"""EXIF orientations that swap width and height."""
 
 
 class BadImage(Exception):
     """A picture that cannot be used; the message is a short reason."""
 
 
-@cache
-def _pillow() -> Any:
-    from PIL import Image
-
-    try:  # HEIC where the person has it
-        import pillow_heif
-
-        pillow_heif.register_heif_opener()
-    except ImportError:
-        pass
-    Image.init()
-    return Image
-
-
 def open_image(source: bytes | BinaryIO) -> Image.Image:
     """The undecoded PIL image in ``source``; BadImage when it is none or too large to be safe."""
     if source == b"":
         raise BadImage("zero bytes")
-    image_module = _pillow()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            handle = io.BytesIO(source) if isinstance(source, bytes) else source
-            image: Image.Image = image_module.open(handle)
-    except image_module.DecompressionBombError as error:
-        raise BadImage("decompression bomb") from error
+            image = open_raster(source)
     except Exception as error:
+        if type(error).__name__ == "DecompressionBombError":
+            raise BadImage("decompression bomb") from error
         raise BadImage("not a picture that can be read") from error
     if image.width * image.height > MAX_PIXELS:
         raise BadImage("decompression bomb")
     if not image.width or not image.height:
         raise BadImage("no pixels")
     return image
-
-
-def upright_size(image: Image.Image) -> tuple[int, int]:
-    """(width, height) after the EXIF orientation."""
-    if orientation(image) in _TURNED:
-        return image.height, image.width
-    return image.width, image.height
-
-
-def orientation(image: Image.Image) -> int:
-    """The EXIF orientation 1 … 8; 1 where there is none or it is damaged."""
-    try:
-        value = int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:
-        return 1
-    return value if 1 <= value <= 8 else 1
 
 
 def looks_whole(data_start: bytes, data_end: bytes, size: int) -> bool:
@@ -100,48 +63,68 @@ def looks_whole(data_start: bytes, data_end: bytes, size: int) -> bool:
 
 
 def decode(
-    data: bytes, background: tuple[int, int, int] = (255, 255, 255), need: tuple[int, int] | None = None
+    data: bytes,
+    background: tuple[int, int, int] = (255, 255, 255),
+    need: tuple[int, int] | None = None,
+    size: tuple[int, int] | None = None,
 ) -> np.ndarray:
     """Upright sRGB pixels, uint8 (H, W, 3).
 
-    The first frame; EXIF orientation applied; ICC profiles converted to sRGB; transparency composited on
-    ``background``; 16-bit scaled, CMYK and palettes converted. With ``need`` (width, height) a JPEG may come
-    at 1/2, 1/4 or 1/8 of its size as long as it still covers ``need`` (libjpeg's scaled decoding).
+    The first frame; orientation applied (`upright`); ICC profiles converted to sRGB; transparency composited
+    on ``background``; 16-bit scaled, CMYK and palettes converted. With ``need`` (width, height) a JPEG may
+    come at 1/2, 1/4 or 1/8 of its size as long as it still covers ``need`` (libjpeg's scaled decoding).
+    ``size`` is the (width, height) that an index has of it.
 
     Raises:
-        BadImage: the data is no picture, is cut off, or is too large to be safe.
+        BadImage: the data is no picture, is cut off, is too large to be safe, or has another size.
     """
     image = open_image(data)
+    turn = orientation(image)
+    seen = upright_size(image, turn)
+    if size is not None and seen != size:
+        raise BadImage(_other_size(seen, size))
     if (
         image.format == "JPEG"
         and image.mode in ("RGB", "L")
         and "icc_profile" not in image.info
         and looks_whole(data[:4], data[-64:], len(data))
     ):
-        return _decode_jpeg(data, image, need)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image.load()
-            return _to_rgb(image, background)
-    except BadImage:
-        raise
-    except MemoryError as error:
-        raise BadImage("too large for memory") from error
-    except Exception as error:
-        text = str(error).lower()
-        cut = "truncated" in text or "unexpected end" in text or "end of" in text
-        raise BadImage("truncated" if cut else "damaged") from error
+        pixels, scale = _decode_jpeg(data, seen, need)
+        pixels = turned(pixels, turn)
+    else:
+        scale = 1
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                image.load()
+                pixels = turned(_to_rgb(image, background), left_to_turn(image, turn))
+        except BadImage:
+            raise
+        except MemoryError as error:
+            raise BadImage("too large for memory") from error
+        except Exception as error:
+            text = str(error).lower()
+            cut = "truncated" in text or "unexpected end" in text or "end of" in text
+            raise BadImage("truncated" if cut else "damaged") from error
+    height, width = pixels.shape[:2]
+    if (width, height) != (-(-seen[0] // scale), -(-seen[1] // scale)):
+        raise BadImage(_other_size((width, height), seen))
+    return pixels
 
 
-def _decode_jpeg(data: bytes, image: Image.Image, need: tuple[int, int] | None) -> np.ndarray:
+def _other_size(found: tuple[int, int], told: tuple[int, int]) -> str:
+    return f"its pixels are {found[0]}×{found[1]}, not {told[0]}×{told[1]}"
+
+
+def _decode_jpeg(
+    data: bytes, size: tuple[int, int], need: tuple[int, int] | None
+) -> tuple[np.ndarray, Literal[1, 2, 4, 8]]:
+    """The pixels of a JPEG, not yet turned, and by what they were brought down; ``size`` is upright."""
     import cv2
 
-    scale = 1
-    if need:
-        width, height = upright_size(image)
-        while scale < 8 and width // (scale * 2) >= need[0] and height // (scale * 2) >= need[1]:
-            scale *= 2
+    scale: Any = 1
+    while need and scale < 8 and size[0] // (scale * 2) >= need[0] and size[1] // (scale * 2) >= need[1]:
+        scale *= 2
     flag = {
         1: cv2.IMREAD_COLOR,
         2: cv2.IMREAD_REDUCED_COLOR_2,
@@ -149,18 +132,17 @@ def _decode_jpeg(data: bytes, image: Image.Image, need: tuple[int, int] | None) 
         8: cv2.IMREAD_REDUCED_COLOR_8,
     }[scale]
     direct = scale == 1 and hasattr(cv2, "IMREAD_COLOR_RGB")  # from OpenCV 4.11 on
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB if direct else flag)
+    flag = cv2.IMREAD_COLOR_RGB if direct else flag
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
     if pixels is None:
         raise BadImage("damaged")
-    return pixels if direct else cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+    return pixels if direct else cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), scale
 
 
 def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> np.ndarray:
     from PIL import Image as image_module
-    from PIL import ImageOps
 
     profile = image.info.get("icc_profile")
-    image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I;16", "I", "F")):
         values = np.asarray(image).astype(np.float64)
         top = (

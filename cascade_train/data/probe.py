@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import zlib
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from cascade_train.data.pixels import BadImage, decode, looks_whole, open_image, upright_size
-
-EDGE = 4096
-"""Bytes read from either end of a file to recognise its content."""
+from cascade_train.data.content import EDGE, checksum, of_fixed_size, whole_of
+from cascade_train.data.pixels import BadImage, decode, looks_whole, open_image
+from cascade_train.data.upright import upright_size
 
 
 @dataclass(frozen=True)
@@ -20,6 +18,8 @@ class Probe:
     height: int = 0
     crc: int = 0
     bad: str = ""
+    whole: str = ""
+    """Names the whole content, where the ends cannot."""
 
 
 class Window(io.RawIOBase):
@@ -53,7 +53,8 @@ class Window(io.RawIOBase):
 def probe(handle: BinaryIO, size: int) -> Probe:
     """Look at the picture in ``handle`` (a seekable file of ``size`` bytes) without decoding it.
 
-    Only a picture whose end looks cut off is decoded, to be sure.
+    Only a picture whose end looks cut off is decoded, to be sure, and only one of a format of fixed size is
+    read through.
     """
     if not size:
         return Probe(bad="zero bytes")
@@ -61,20 +62,22 @@ def probe(handle: BinaryIO, size: int) -> Probe:
     start = handle.read(EDGE)
     handle.seek(max(0, size - EDGE))
     end = handle.read(EDGE)
-    crc = zlib.crc32(end, zlib.crc32(start))
+    crc = checksum(start, end)
     if not any(start):
         return Probe(crc=crc, bad="nothing but zeros")
     if start.startswith(b"\xff\xd8") and not any(end[-512:]) and b"\xff\xd9" not in end.rstrip(b"\0")[-64:]:
         return Probe(crc=crc, bad="truncated")  # room was made for a download that never came to its end
     handle.seek(0)
     try:
-        width, height = upright_size(open_image(handle))
+        image = open_image(handle)
+        width, height = upright_size(image)
+        fixed = of_fixed_size(image, start, size)
         if not looks_whole(start, end, size):
             handle.seek(0)
             decode(handle.read(size))
     except BadImage as error:
         return Probe(crc=crc, bad=str(error))
-    return Probe(width, height, crc)
+    return Probe(width, height, crc, whole=whole_of(handle) if fixed else "")
 
 
 def read_text(data: bytes) -> str:

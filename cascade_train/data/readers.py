@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from cascade_train.data.captions import captions_of
+from cascade_train.data.contents import Contents
 from cascade_train.data.entry import Entry
 from cascade_train.data.folder import index_folder
 from cascade_train.data.index import Index
@@ -23,6 +24,14 @@ from cascade_train.host.progress import Progress, silent
 
 PICTURES = "pictures"
 """The folder of the cache that holds pictures from other nodes, each set under a digest."""
+
+
+Tell = Callable[[str], object]
+"""Takes a line for a person."""
+
+
+def unheard(line: str) -> None:
+    """Tells nobody."""
 
 
 class Reader(ABC):
@@ -49,6 +58,11 @@ class Reader(ABC):
         """What else was noticed when it was indexed, for the report."""
         return {}
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person is told of how it was indexed."""
+        return ()
+
     @abstractmethod
     def __len__(self) -> int: ...
 
@@ -62,6 +76,14 @@ class Reader(ABC):
     def read(self, entry: Entry) -> bytes:
         """The file's bytes; OSError when they can no longer be read."""
 
+    def known(self, entries: Sequence[Entry]) -> list[str]:
+        """What `whole` gives of each of ``entries``, as far as it is known without reading; else ""."""
+        return [f"{self.content} {entry.name} {entry.crc}" for entry in entries]
+
+    def whole(self, entry: Entry) -> str:
+        """Names the whole content of a picture; OSError when it has to be read for that and cannot be."""
+        return self.known([entry])[0]
+
     def later(self, entry: Entry) -> Callable[[], bytes]:
         """What reads a sample again, without its entry being kept until then."""
         return partial(self._read_row, entry.row)
@@ -73,7 +95,7 @@ class Reader(ABC):
         self, entry: Entry, background: tuple[int, int, int], need: tuple[int, int] | None
     ) -> np.ndarray:
         """Upright sRGB uint8 (H, W, 3) that covers ``need``; BadImage or OSError when there are none."""
-        return decode(self.read(entry), background, need)
+        return decode(self.read(entry), background, need, (entry.width, entry.height))
 
     def captions(self, entry: Entry, spec: CaptionSpec) -> tuple[str, ...] | None:
         """All captions of a sample by ``spec``; None when it has none and none may be made up."""
@@ -91,9 +113,12 @@ class Reader(ABC):
 
 
 class _Indexed(Reader):
-    def __init__(self, index: Index, label: str) -> None:
+    """Files, or members of one. What is read is compared with what the index was made from (`Contents`)."""
+
+    def __init__(self, index: Index, label: str, contents: Contents) -> None:
         self.index = index
         self.label = label
+        self._contents = contents
 
     @property
     def content(self) -> str:
@@ -102,6 +127,10 @@ class _Indexed(Reader):
     @property
     def facts(self) -> Mapping[str, Any]:
         return self.index.facts
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.index.notes
 
     def __len__(self) -> int:
         return len(self.index)
@@ -112,22 +141,51 @@ class _Indexed(Reader):
     def row(self, row: int) -> Entry:
         return self.index.row(row)
 
+    def read(self, entry: Entry) -> bytes:
+        """The file's bytes.
+
+        Raises:
+            OSError: they can no longer be read.
+            CascadeError: it is another picture than the index or the dataset's name were made from.
+        """
+        data = self._bytes(entry)
+        self._contents.read(entry, data)
+        return data
+
+    def pixels(
+        self, entry: Entry, background: tuple[int, int, int], need: tuple[int, int] | None
+    ) -> np.ndarray:
+        pixels = super().pixels(entry, background, need)
+        self._contents.decoded(entry)
+        return pixels
+
+    @abstractmethod
+    def _bytes(self, entry: Entry) -> bytes: ...
+
+    def known(self, entries: Sequence[Entry]) -> list[str]:
+        return self._contents.known(entries)
+
+    def whole(self, entry: Entry) -> str:
+        return self.known([entry])[0] or self._contents.read(entry, self._bytes(entry))
+
 
 class FolderReader(_Indexed):
     def __init__(self, root: Path, index: Index) -> None:
-        super().__init__(index, "images" if root.parent.name == PICTURES else root.name)
+        label = "images" if root.parent.name == PICTURES else root.name
+        super().__init__(index, label, Contents(index.path.parent, str(root.resolve()), index.content))
         self.root = root
 
-    def read(self, entry: Entry) -> bytes:
+    def _bytes(self, entry: Entry) -> bytes:
         return (self.root / entry.name).read_bytes()
 
 
 class MembersReader(_Indexed):
     def __init__(self, path: Path, index: Index) -> None:
-        super().__init__(index, path.name)
+        place = str(index.facts.get("place", ""))
+        super().__init__(index, path.name, Contents(index.path.parent, place, index.content))
         self.path = path
 
-    def read(self, entry: Entry) -> bytes:
+    def _bytes(self, entry: Entry) -> bytes:
         return read_member(self.path, entry.offset, entry.size)
 
 
@@ -191,16 +249,31 @@ def _unchanged(reader: Reader, source: FolderSource | TarSource) -> Reader:
 
 
 def folder_source(
-    path: Path, recursive: bool, cache: Path, progress: Progress = silent, ending: str = ""
+    path: Path,
+    recursive: bool,
+    cache: Path,
+    progress: Progress = silent,
+    tell: Tell = unheard,
+    ending: str = "",
 ) -> FolderSource:
-    """The source that describes what is in the folder now; its index is made on the way."""
-    content = index_folder(path, recursive, cache, progress, ending).content
-    return FolderSource(content, str(path), recursive, ending)
+    """The source that describes what is in the folder now; its index is made on the way.
+
+    ``tell`` hears lines for a person. Of pictures that share a key it has the one with ``ending``.
+    """
+    index = index_folder(path, recursive, cache, progress, ending)
+    for note in index.notes:
+        tell(note)
+    return FolderSource(index.content, str(path), recursive, ending)
 
 
-def tar_source(path: Path, cache: Path, progress: Progress = silent, ending: str = "") -> TarSource:
+def tar_source(
+    path: Path, cache: Path, progress: Progress = silent, tell: Tell = unheard, ending: str = ""
+) -> TarSource:
     """The source that describes what is in the tar now; its index is made on the way.
 
-    What is no tar is a source of one bad sample.
+    What is no tar is a source of one bad sample. ``tell`` and ``ending`` are as in `folder_source`.
     """
-    return TarSource(index_tar(path, cache, progress, ending).content, str(path), ending)
+    index = index_tar(path, cache, progress, ending)
+    for note in index.notes:
+        tell(note)
+    return TarSource(index.content, str(path), ending)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,6 +28,14 @@ class Origin(Protocol):
         ...
 
     def read(self, entry: Entry) -> bytes: ...
+
+    def known(self, entries: Sequence[Entry]) -> list[str]:
+        """What `whole` gives of each, as far as it is known without reading; else ""."""
+        ...
+
+    def whole(self, entry: Entry) -> str:
+        """Names the whole content of a picture; OSError when it has to be read for that and cannot be."""
+        ...
 
     def later(self, entry: Entry) -> Callable[[], bytes] | None:
         """What reads the sample when others have gone by; None where its bytes are gone by then."""

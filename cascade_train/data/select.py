@@ -56,6 +56,11 @@ def select(
     warnings += [line for part in parts for line in _tables(part.reader)]
     if store.trouble:
         warnings.append(f"what was measured of the pictures could not be kept ({store.trouble})")
+    if store.lost:
+        warnings.append(
+            f"{store.lost} files of what was measured of pictures were damaged or of another version; these "
+            "pictures are measured again"
+        )
     _judge(dataset, parts, tallies, warnings, strict)
     buckets = Buckets(dataset.buckets, multiple, native_side, factor)
     widths = np.concatenate([part.left.widths for part in parts])
@@ -228,7 +233,8 @@ def _to_tell(
 
 
 def _tables(reader: Reader) -> Iterator[str]:
-    """What is wrong with a folder's tables of metadata."""
+    """How an index came to be, and what is wrong with a folder's tables of metadata."""
+    yield from reader.notes
     for table in reader.facts.get("tables_bad", ()):
         yield f"metadata of {reader.label} that cannot be used: {table}"
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cascade_train.data.folder import folder_stamp
-from cascade_train.data.names import EVERY, PREFERENCE
+from cascade_train.data.names import EVERY
 from cascade_train.data.readers import PICTURES, folder_source, tar_source
 from cascade_train.data.spec import Dataset, Source, StreamSource, WeightedSource
 from cascade_train.data.tars import unusable
 from cascade_train.data.urls import expand
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import progress_of
+from cascade_train.rasters import EXTENSIONS
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
@@ -41,9 +42,8 @@ def folder_dataset(path: str, *, recursive: bool, host: Host, ending: str = "") 
         CascadeError: the folder is missing, may not be read, or holds no picture; ``ending`` is none.
     """
     root = host.folders.resolve_read(path, "picture folder")
-    source = folder_source(
-        root, recursive, host.folders.cache / "index", progress_of(host), picture_ending(ending)
-    )
+    index = host.folders.cache / "index"
+    source = folder_source(root, recursive, index, progress_of(host), host.warn, picture_ending(ending))
     return Dataset((WeightedSource(source),))
 
 
@@ -59,10 +59,10 @@ def picture_ending(text: str) -> str:
         CascadeError: no picture ends so.
     """
     ending = text.strip().lower().lstrip(".")
-    if ending in ("", EVERY) or ending.rpartition(".")[2] in PREFERENCE:
+    if ending in ("", EVERY) or ending.rpartition(".")[2] in EXTENSIONS:
         return ending
     raise CascadeError(
-        f"'{text}' is no ending of pictures", fix=f"Known: {', '.join(PREFERENCE)}; or '{EVERY}', or nothing"
+        f"'{text}' is no ending of pictures", fix=f"Known: {', '.join(EXTENSIONS)}; or '{EVERY}', or nothing"
     )
 
 
@@ -100,7 +100,7 @@ def tars_dataset(text: str, *, shuffle: int, host: Host, ending: str = "") -> Da
     usable = False
     for number, shard in enumerate(local):
         progress(number, len(local), f"opening {shard.name}")
-        sources.append(tar_source(shard, index, ending=ending))
+        sources.append(tar_source(shard, index, progress, host.warn, ending))
         usable = usable or not unusable(shard, index, ending)
     if not usable:
         what, fix = unusable(local[0], index, ending)
@@ -114,9 +114,8 @@ def tars_state(text: str, host: Host) -> str:
     for shard in expand(text, host.folders):
         if isinstance(shard, Path):
             status = shard.stat()
-            state.update(
-                f"{shard} {status.st_size} {status.st_mtime_ns}\n".encode("utf-8", "surrogateescape")
-            )
+            times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+            state.update(f"{shard} {status.st_size} {times}\n".encode("utf-8", "surrogateescape"))
         else:
             state.update(f"{shard}\n".encode())
     return state.hexdigest()[:32]

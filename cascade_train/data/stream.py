@@ -260,7 +260,8 @@ class OpenStream:
         for sample in tried:
             need = needed_size(sample.entry.width, sample.entry.height, draw, spec)
             try:
-                pixels = decode(sample.data, background, need)
+                size = sample.entry.width, sample.entry.height
+                pixels = decode(sample.data, background, need, size)
             except BadImage as error:
                 self._note(str(error), printable(sample.entry.name))
                 continue

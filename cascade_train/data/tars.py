@@ -5,32 +5,25 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from cascade_train.data import index as index_file
 from cascade_train.data.entry import Entry, split_ending, to_blob
 from cascade_train.data.index import Index
+from cascade_train.data.kept import Before, kept
 from cascade_train.data.members import Member, read_member
-from cascade_train.data.probe import EDGE, Probe, Window, probe
+from cascade_train.data.probe import EDGE, Window
 from cascade_train.data.said import metadata_json
 from cascade_train.data.shard import ShardSample, read_shard, said
+from cascade_train.data.sidecar import Sidecar, read_sidecar
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
 
-_RULES = 2
-"""Grows when the same tar makes other samples."""
-
-
-def beside(path: Path) -> Path:
-    """Where an index that travels with a tar lies."""
-    return path.with_name(path.name + ".index")
-
 
 def index_tar(path: Path, cache: Path, progress: Progress = silent, ending: str = "") -> Index:
-    """The index of the tar at ``path``: the one beside it if it fits, else one in the folder ``cache``.
+    """The index of the tar at ``path``, kept in the folder ``cache``; what lies beside it makes it sooner.
 
     Of pictures that share a key it has the one with ``ending`` (`names.grouped`). Of what is no tar it has
     one bad sample, and says why in the fact ``unusable``.
@@ -40,25 +33,27 @@ def index_tar(path: Path, cache: Path, progress: Progress = silent, ending: str 
     """
     try:
         status = path.stat()
-        with path.open("rb") as handle:
-            edges = hashlib.sha256(handle.read(EDGE))
-            handle.seek(max(0, status.st_size - EDGE))
-            edges.update(handle.read(EDGE))
+        with path.open("rb"):
+            pass
     except OSError as error:
         raise CascadeError(
             "the tar cannot be read", where=str(path), fix=str(error.strerror or error)
         ) from error
-    mark = f"{status.st_size} {edges.hexdigest()[:32]}"
-    known = _open(beside(path), mark)
-    if known is not None and known.facts.get("ending", "") == ending:
-        return known
-    named = f"{path.resolve()}|{status.st_mtime_ns}|{mark}|{_RULES}|{ending}"
-    key = hashlib.sha256(to_blob(named)).hexdigest()[:32]
-    inside = cache / f"tar-{key}.sqlite"
-    known = _open(inside, mark)
-    if known is None:
-        write_index(path, inside, mark, progress, ending)
-        known = Index(inside)
+    where = str(path.resolve())
+    place = f"{where}|{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+    sidecar = Sidecar()
+
+    def make(before: Before) -> tuple[Iterator[Entry], dict[str, Any]]:
+        nonlocal sidecar
+        sidecar = read_sidecar(path)
+        facts: dict[str, Any] = {"place": place}
+        return entries_of(path, facts, sidecar, before, progress, ending), facts
+
+    named = f"{where}|{ending}" if ending else where
+    key = f"tar-{hashlib.sha256(to_blob(named)).hexdigest()[:24]}"
+    state = hashlib.sha256(to_blob(place)).hexdigest()[:32]
+    known = kept(cache, key, state, place, path.name, make)
+    known.notes = (*known.notes, *sidecar.notes)
     return known
 
 
@@ -67,32 +62,15 @@ def unusable(path: Path, cache: Path, ending: str = "") -> tuple[str, ...]:
     return tuple(index_tar(path, cache, ending=ending).facts.get("unusable", ()))
 
 
-def _open(path: Path, mark: str) -> Index | None:
-    if not path.is_file():
-        return None
-    try:
-        found = Index(path)
-    except (sqlite3.Error, OSError):
-        return None
-    return found if found.facts.get("tar") == mark else None
-
-
-def write_index(
-    path: Path, to: Path, mark: str | None = None, progress: Progress = silent, ending: str = ""
-) -> None:
-    """Read through the tar once and write its index to ``to``."""
-    if mark is None:
-        size = path.stat().st_size
-        with path.open("rb") as handle:
-            edges = hashlib.sha256(handle.read(EDGE))
-            handle.seek(max(0, size - EDGE))
-            edges.update(handle.read(EDGE))
-        mark = f"{size} {edges.hexdigest()[:32]}"
-    facts: dict[str, Any] = {"tar": mark, "ending": ending}
-    index_file.write_entries(to, _entries(path, facts, ending, progress), facts)
-
-
-def _entries(path: Path, facts: dict[str, Any], ending: str, progress: Progress) -> Iterator[Entry]:
+def entries_of(
+    path: Path,
+    facts: dict[str, Any],
+    sidecar: Sidecar = Sidecar(),  # noqa: B008
+    before: Before | None = None,
+    progress: Progress = silent,
+    ending: str = "",
+) -> Iterator[Entry]:
+    """The samples of a tar in the order of their keys, found by reading through it; ``facts`` are filled."""
     try:
         shard = read_shard(path, ending, progress)
     except CascadeError as error:
@@ -109,7 +87,7 @@ def _entries(path: Path, facts: dict[str, Any], ending: str, progress: Progress)
     for number, sample in enumerate(shard.samples):
         if number % 256 == 0:
             progress(max(0, sample.picture.offset) if sample.picture else 0, size, f"indexing {path.name}")
-        found.append(_entry(path, sample))
+        found.append(_entry(path, sample, sidecar, before))
     found.sort(key=lambda item: item[0])
     yield from (entry for _, entry in found)
     facts["unused"] = shard.unused.data()
@@ -118,35 +96,43 @@ def _entries(path: Path, facts: dict[str, Any], ending: str, progress: Progress)
         yield Entry(path.name, bad=trouble)
 
 
-def _entry(path: Path, sample: ShardSample) -> tuple[bytes, Entry]:
+def _entry(path: Path, sample: ShardSample, sidecar: Sidecar, before: Before | None) -> tuple[bytes, Entry]:
     """(what samples are put in order by, the sample as the index keeps it)."""
     words = said(path, sample)
     texts = json.dumps(words.texts, ensure_ascii=False)
     picture = sample.picture
     if picture is None:
         return to_blob(split_ending(sample.name)[0]), Entry(sample.name, bad=words.bad, texts=texts)
-    seen = Probe(bad=sample.bad)
-    if not sample.bad:
-        with path.open("rb") as handle:
-            seen = _probed(handle, path, picture)
-    return to_blob(split_ending(picture.name)[0]), Entry(
+    entry = Entry(
         picture.name,
         size=picture.size,
-        crc=seen.crc,
-        width=seen.width,
-        height=seen.height,
         texts=texts,
         meta=metadata_json(words.meta),
-        bad=words.bad or seen.bad,
+        bad=words.bad,
         offset=picture.offset,
     )
+    if not sample.bad:
+        try:
+            with path.open("rb") as handle:
+                window = _window(handle, path, picture)
+                seen = sidecar.probe(window, picture.offset, picture.size)
+                entry = replace(
+                    entry,
+                    crc=seen.crc,
+                    width=seen.width,
+                    height=seen.height,
+                    whole=seen.whole,
+                    bad=words.bad or seen.bad,
+                )
+                if before is not None:
+                    before.looked_at(entry, window)
+        except OSError:
+            entry = replace(entry, bad=words.bad or "cannot be read")
+    return to_blob(split_ending(picture.name)[0]), entry
 
 
-def _probed(handle: BinaryIO, path: Path, picture: Member) -> Probe:
-    try:
-        if picture.offset < 0:
-            return probe(io.BytesIO(read_member(path, picture.offset, picture.size)), picture.size)
-        window = io.BufferedReader(Window(handle, picture.offset, picture.size), EDGE)
-        return probe(cast(BinaryIO, window), picture.size)
-    except OSError:
-        return Probe(bad="cannot be read")
+def _window(handle: BinaryIO, path: Path, picture: Member) -> BinaryIO:
+    """The bytes of a member as a file of their own."""
+    if picture.offset < 0:
+        return io.BytesIO(read_member(path, picture.offset, picture.size))
+    return cast(BinaryIO, io.BufferedReader(Window(handle, picture.offset, picture.size), EDGE))

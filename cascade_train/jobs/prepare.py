@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cascade_train.data.caches import Store, text_key
 from cascade_train.data.dataset import Draw, Loaded, OpenDataset, open_dataset
+from cascade_train.data.measured import flush_all as flush_contents
 from cascade_train.data.spec import CacheSpec, Dataset
 from cascade_train.drawing.cards import sample_card
 from cascade_train.drawing.paper import tiled, to_tensor
@@ -82,26 +83,32 @@ def _fill(dataset: Dataset, models: ModelsSpec, host: Host) -> None:
             text_feed = TextFeed(library.part(models, "text", host.device), device, texts)
         try:
             for sample in range(host.rank, len(opened), host.world_size):
-                host.check_interrupt()
+                if all(store.trouble for store in stores):
+                    break
                 for feed, store in feeds:
-                    for draw in views(opened, sample):
+                    for draw in () if store.trouble else views(opened, sample):
                         if opened.cache_key(draw) not in store:
+                            host.check_interrupt()
                             feed.make(draw)
-                if text_feed is not None and texts is not None:
+                if text_feed is not None and texts is not None and not texts.trouble:
                     for caption in ("", *caption_variants(opened, sample)):
                         if text_key(caption) not in texts:
+                            host.check_interrupt()
                             text_feed.make(caption)
                 host.progress(sample + 1, len(opened), f"cached {sample + 1} of {len(opened)} samples")
         finally:
             for store in stores:
                 store.flush()
+            flush_contents()
     size = sum(path.stat().st_size for store in stores for path in store.folder.glob("*.safetensors"))
-    host.progress(len(opened), len(opened), f"cached {len(opened)} samples, {size / 1e6:.1f} MB on disk")
-    for store in stores:
-        if store.trouble:
-            host.warn(
-                f"the cache could not be written ({store.trouble}); what is missing is worked out again"
-            )
+    troubled = [store for store in stores if store.trouble]
+    if len(troubled) < len(stores) or not stores:
+        host.progress(len(opened), len(opened), f"cached {len(opened)} samples, {size / 1e6:.1f} MB on disk")
+    for store in troubled:
+        host.warn(
+            f"the {store.folder.parent.name} cache ends here, it cannot be written: {store.trouble}; what is "
+            "missing is worked out while training"
+        )
 
 
 def views(dataset: OpenDataset, sample: int) -> list[Draw]:

@@ -28,4 +28,4 @@ def store_for(dataset: Dataset, models: ModelsSpec, part: Part, host: Host) -> S
     name = digest(
         [part, part_file(models, part).content, applied, models.precision, host.device.partition(":")[0]]
     )
-    return open_store(host.folders.cache, kind, name, f"{part} of {models.name}")
+    return open_store(host.folders.cache, kind, name, f"{part} of {models.name}", host.warn)

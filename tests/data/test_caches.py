@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from cascade_train.data.caches import Store, flush_all, listing, open_store, prune_caches, text_key
 from cascade_train.data.dataset import OpenDataset
 from cascade_train.data.spec import BucketSpec, CaptionSpec
 from cascade_train.digest import digest
+
+from .conftest import photo
 
 WRITER = """
 import sys, numpy as np
@@ -108,6 +112,68 @@ def test_damaged_and_vanished_shards_are_misses(tmp_path: Path) -> None:
     assert late.get(digest(2)) is None
 
 
+@pytest.mark.parametrize("where", ["tensor", "key", "digest", "length"])
+def test_bits_that_flip_in_a_shard_are_never_read(tmp_path: Path, where: str) -> None:
+    """Damage of the right length: a tensor's bits, an entry's name, its digest; or one entry as another's."""
+    store = Store(tmp_path)
+    for n in range(3):
+        store.put(digest(n), {"latent": np.arange(256, dtype=np.float32).reshape(4, 8, 8) + 1000 * n})
+    store.flush()
+    (shard,) = tmp_path.glob("*.safetensors")
+    data = bytearray(shard.read_bytes())
+    if where == "tensor":
+        data[data.index(np.float32(1007).tobytes())] ^= 16
+    elif where == "key":
+        first, second = digest(0).encode(), digest(1).encode()
+        data = bytearray(data.replace(first, b"#" * 32).replace(second, first).replace(b"#" * 32, second))
+    elif where == "digest":
+        data[-1] ^= 1
+        data[-17] ^= 1
+        data[-33] ^= 1
+    else:
+        data = bytearray(data.replace(b"[4,8,8]", b"[8,4,8]", 1))
+    shard.write_bytes(data)
+    told: list[str] = []
+    again = Store(tmp_path, told.append)
+    for n in range(3):
+        found = again.get(digest(n))
+        assert found is None or (found["latent"][0, 0, 0] == 1000 * n and found["latent"].shape == (4, 8, 8))
+    assert len(told) == 1 and shard.name in told[0] and "worked out again" in told[0] and not shard.exists()
+    again.put(digest(0), {"latent": value(0)})
+    again.flush()
+    last = Store(tmp_path, told.append)
+    assert last.get(digest(0)) is not None and len(told) == 1, "made anew, and told once"
+
+
+def test_shards_of_an_earlier_version_are_made_anew(tmp_path: Path) -> None:
+    save_file({f"{digest(0)}.latent": value(0)}, tmp_path / "0-1-2.safetensors")
+    told: list[str] = []
+    store = Store(tmp_path, told.append)
+    assert store.get(digest(0)) is None and len(told) == 1 and "earlier version" in told[0]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit for the size of files")
+def test_a_full_disk_ends_the_caching_with_its_cause_and_path(tmp_path: Path) -> None:
+    """In a process whose files may not grow beyond some kilobytes, as on a disk without room."""
+    code = """
+import resource, signal, sys, numpy as np
+from pathlib import Path
+from cascade_train.data.caches import open_store, flush_all
+from cascade_train.digest import digest
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = open_store(Path(sys.argv[1]), "latents", "a" * 32)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+store.put(digest(0), {"latent": np.ones((16, 64, 64), np.float32)})
+flush_all()
+store.put(digest(1), {"latent": np.ones((16, 64, 64), np.float32)})
+print(store.trouble, store.get(digest(1)), [p.name for p in store.folder.iterdir()])
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "large" in done.stdout and str(tmp_path) in done.stdout and "None ['about.json']" in done.stdout
+
+
 def test_a_disk_that_cannot_be_written_ends_the_caching_not_the_work(tmp_path: Path) -> None:
     store = Store(tmp_path / "file" / "store")
     (tmp_path / "file").write_text("in the way")
@@ -137,9 +203,13 @@ def test_a_changed_picture_setting_caption_or_model_is_another_key(
         base.cache_key(replace(draw, width=72)),
     ]
     name = base.entry(draw.sample).name
-    data = bytearray((root / name).read_bytes())
-    os.utime(root / name, ns=(1, 1))
+    data = (root / name).read_bytes()
     (root / name).write_bytes(data)
+    os.utime(root / name, ns=(1, 1))
+    shutil.copytree(root, root.parent / "elsewhere")
+    for same in (root, root.parent / "elsewhere"):
+        assert opened(same, buckets=BucketSpec(crop="center")).cache_key(draw) == key, "the same picture"
+    photo(96, 64, 99).save(root / name)
     others.append(opened(root, buckets=BucketSpec(crop="center")).cache_key(draw))
     assert key not in others and len(set(others)) == len(others)
     assert text_key("a") != text_key("b") == text_key("b")

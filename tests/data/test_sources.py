@@ -19,9 +19,10 @@ from cascade_train.data.filters.expression import expression_filters
 from cascade_train.data.folder import index_folder
 from cascade_train.data.pack import pack
 from cascade_train.data.readers import FolderReader, folder_source, tar_source
+from cascade_train.data.sidecar import beside
 from cascade_train.data.sources import combine, folder_dataset, pictures_dataset, tars_dataset, tars_state
 from cascade_train.data.spec import CaptionSpec, Dataset, WeightedSource
-from cascade_train.data.tars import beside, index_tar
+from cascade_train.data.tars import index_tar
 from cascade_train.data.unused import RIVAL
 from cascade_train.data.urls import expand, expand_braces
 from cascade_train.errors import CascadeError
@@ -74,13 +75,15 @@ def test_any_change_is_another_dataset(change: str, make_folder: Callable[..., P
 def test_only_what_changed_is_looked_at_again(make_folder: Callable[..., Path], tmp_path: Path) -> None:
     root = make_folder([(64, 64)] * 40)
     index_folder(root, True, tmp_path / "cache")
-    # What was indexed is believed while size and time stay: a file spoilt behind its back stays as it was.
-    state = (root / "0007.png").stat()
-    (root / "0007.png").write_bytes(bytes(state.st_size))
-    os.utime(root / "0007.png", ns=(state.st_atime_ns, state.st_mtime_ns))
     photo(64, 64, 77).save(root / "more.png")
     again = index_folder(root, True, tmp_path / "cache")
     assert len(again) == 41 and not any(entry.bad for entry in again.rows())
+    # Size and time of writing kept, something else in it: the time of the change tells.
+    state = (root / "0007.png").stat()
+    (root / "0007.png").write_bytes(bytes(state.st_size))
+    os.utime(root / "0007.png", ns=(state.st_atime_ns, state.st_mtime_ns))
+    again = index_folder(root, True, tmp_path / "cache")
+    assert [entry.name for entry in again.rows() if entry.bad] == ["0007.png"]
     assert len(list((tmp_path / "cache").glob("*.sqlite"))) == 1, "the old index is gone"
 
 
@@ -195,9 +198,8 @@ def test_a_packed_folder_is_the_same_dataset_in_a_tar(
     done = pack(reader, tmp_path / "set.tar")
     assert done.shards == (tmp_path / "set.tar",) and done.samples == 10 and beside(done.shards[0]).is_file()
 
-    dataset = Dataset((WeightedSource(tar_source(tmp_path / "set.tar", tmp_path / "unused")),))
-    packed = open_dataset(dataset, multiple=8, native_side=64, cache=tmp_path / "unused")
-    assert not list((tmp_path / "unused").rglob("tar-*")), "the index beside the tar is used"
+    dataset = Dataset((WeightedSource(tar_source(tmp_path / "set.tar", tmp_path / "c2" / "index")),))
+    packed = open_dataset(dataset, multiple=8, native_side=64, cache=tmp_path / "c2")
     folder = opened(root)
     shown = {
         loaded.caption: loaded.pixels for i in range(10) for loaded in [packed.load(packed.draws(0, i, 1)[0])]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from cascade_train.data.content import index_key, whole
 from cascade_train.data.filters.base import Filter, Judge
-from cascade_train.data.measures import content_key
 from cascade_train.data.sample import Sample
 
 
@@ -35,24 +34,24 @@ class _Seen:
 
     def __init__(self) -> None:
         self._first: dict[str, Callable[[], bytes]] = {}
-        self._digests: dict[str, set[bytes]] = {}
+        self._digests: dict[str, set[str]] = {}
 
     def keep(self, sample: Sample) -> bool:
-        key = content_key(sample.entry)
+        key = index_key(sample.entry)
         if key not in self._digests:
             later = sample.origin.later(sample.entry)
             if later is not None and key not in self._first:
                 self._first[key] = later
                 return True
             self._digests[key] = _digests_of(self._first.pop(key, None))
-        digest = hashlib.sha256(sample.data()).digest()
+        digest = whole(sample.data())
         known = digest in self._digests[key]
         self._digests[key].add(digest)
         return not known
 
 
-def _digests_of(first: Callable[[], bytes] | None) -> set[bytes]:
+def _digests_of(first: Callable[[], bytes] | None) -> set[str]:
     try:
-        return {hashlib.sha256(first()).digest()} if first else set()
+        return {whole(first())} if first else set()
     except OSError:  # gone meanwhile: nothing equals it
         return set()

@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 from cascade_train.data.filters.base import Dropped, Filter, Judge
 from cascade_train.data.measured import MeasureStore
-from cascade_train.data.measures import CHEAP, WHITE, Measure, content_key, measured, working_size
+from cascade_train.data.measures import CHEAP, WHITE, Measure, measured, working_size
 from cascade_train.data.pixels import BadImage
 from cascade_train.data.sample import Sample, Unusable
 from cascade_train.digest import canonical
+
+_UNKEPT = "unkept"
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,13 @@ class Sieve:
 
     def _measure(self, samples: Sequence[Sample], wanted: Sequence[Measure]) -> list[str]:
         """Give ``samples`` the results of ``wanted``; why one cannot be decoded, "" where it can."""
-        keys = {content_key(sample.entry) for sample in samples if sample.origin.remembered}
-        known = self._store.find(sorted(keys)) if keys else {}
+        keys = self._keys(samples)
+        known = self._store.find(sorted({key for key in keys if key})) if any(keys) else {}
         missing: dict[str, list[Sample]] = {}
-        for sample in samples:
-            key = content_key(sample.entry) if sample.origin.remembered else f"drawn {id(sample)}"
+        for sample, key in zip(samples, keys):
             sample.values.update(known.get(key, {}))
             if any(measure.key not in sample.values for measure in wanted):
-                missing.setdefault(key, []).append(sample)
+                missing.setdefault(key or f"{_UNKEPT} {id(sample)}", []).append(sample)
         troubles: dict[int, str] = {}
         firsts = [group[0] for group in missing.values()]
         for (key, group), found in zip(missing.items(), self._decoded(firsts)):
@@ -112,9 +113,26 @@ class Sieve:
                     troubles[id(sample)] = found
                 else:
                     sample.values.update(found)
-            if key in keys and not isinstance(found, str):
+            if not key.startswith(_UNKEPT) and not isinstance(found, str):
                 self._store.add(key, found)
         return [troubles.get(id(sample), "") for sample in samples]
+
+    def _keys(self, samples: Sequence[Sample]) -> list[str]:
+        """What results are kept by, the whole content of each picture; "" where they are not kept."""
+        keys = [""] * len(samples)
+        origins: dict[int, list[int]] = {}
+        for at, sample in enumerate(samples):
+            if sample.origin.remembered:
+                origins.setdefault(id(sample.origin), []).append(at)
+        for places in origins.values():
+            origin = samples[places[0]].origin
+            for at, key in zip(places, origin.known([samples[at].entry for at in places])):
+                keys[at] = key
+        unread = [at for at, sample in enumerate(samples) if sample.origin.remembered and not keys[at]]
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            for at, key in zip(unread, pool.map(_whole, [samples[at] for at in unread])):
+                keys[at] = key
+        return keys
 
     def _decoded(self, samples: Sequence[Sample]) -> Iterable[dict[str, float] | str]:
         measures = tuple(dict.fromkeys((*CHEAP, *self.measures)))
@@ -122,6 +140,13 @@ class Sieve:
             return [_decoded(measures, sample) for sample in samples]
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             return list(pool.map(partial(_decoded, measures), samples))
+
+
+def _whole(sample: Sample) -> str:
+    try:
+        return sample.origin.whole(sample.entry)
+    except OSError:  # found out again where it is decoded
+        return ""
 
 
 def _decoded(measures: Sequence[Measure], sample: Sample) -> dict[str, float] | str:

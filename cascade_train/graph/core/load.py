@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host, slashed
+from cascade_train.rasters import open_raster
 
 if TYPE_CHECKING:
     import numpy as np
@@ -141,10 +142,10 @@ class LoadImageMask(_Loader):
 
 def _opened(host: Host, path: Path) -> Image.Image:
     """The picture, decoded; one whose end is missing is loaded as far as it goes, with a warning."""
-    from PIL import Image, ImageFile, UnidentifiedImageError
+    from PIL import ImageFile, UnidentifiedImageError
 
     try:
-        picture = Image.open(path)
+        picture = open_raster(path)
         picture.load()
         return picture
     except UnidentifiedImageError:
@@ -152,7 +153,7 @@ def _opened(host: Host, path: Path) -> Image.Image:
     except (OSError, ValueError, SyntaxError) as error:
         allowed, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, True
         try:
-            picture = Image.open(path)
+            picture = open_raster(path)
             picture.load()
         except (OSError, ValueError, SyntaxError):
             raise CascadeError(f"the picture is damaged: {error}", where=str(path)) from None
