@@ -14,10 +14,11 @@ from typing import Any
 from cascade_train.data.entry import Entry, printable, split_ending, to_blob
 from cascade_train.data.index import Index
 from cascade_train.data.kept import Before, kept
+from cascade_train.data.members import MOST_BYTES, TOO_LARGE
 from cascade_train.data.names import TABLES, TEXTS, composed, grouped, of_system
 from cascade_train.data.probe import probe
 from cascade_train.data.said import TEXT_LIMIT, Said, metadata_json
-from cascade_train.data.tables import Rows, beside_table
+from cascade_train.data.tables import TableRows, beside_table
 from cascade_train.data.unused import HIDDEN, ORPHAN, OTHER, RIVAL, Unused
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
@@ -151,7 +152,7 @@ class _Builder:
         self.root, self.recursive, self.ending = root, recursive, ending
         self.before, self.progress = before, progress
         self.facts: dict[str, Any] = {}
-        self._rows = Rows()
+        self._rows = TableRows()
         self._tables_bad: list[str] = []
         self._tables: dict[str, None] = {}
         self._unused = Unused()
@@ -234,6 +235,8 @@ class _Builder:
         if old is not None:
             return old
         entry = Entry(found.name, size=found.size, stamp=stamp)
+        if found.size > MOST_BYTES:
+            return replace(entry, bad=TOO_LARGE)
         try:
             with (self.root / found.name).open("rb") as handle:
                 seen = probe(handle, found.size)

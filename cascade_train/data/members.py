@@ -21,6 +21,7 @@ from cascade_train.host.progress import Progress, silent
 MOST_BYTES = 1 << 30
 """Larger members are refused before they are read: no picture that may be decoded needs more."""
 
+TOO_LARGE = "larger than 1 GiB"
 CUT = "the tar is cut off here"
 CUT_BEHIND = "the tar is cut off behind its last readable member"
 DAMAGED = "the tar is damaged in the middle"

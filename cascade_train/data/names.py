@@ -102,7 +102,7 @@ def grouped(
 ) -> Groups:
     """Sort the files called ``names`` into samples.
 
-    Pictures of one key are one sample: that with the ``ending`` a person named, else the first by the order of
+    Pictures of one key are one sample: that with the ``ending`` a person named, else the first in
     `rasters.EXTENSIONS`. A picture that is ``told`` of by its whole name (by a table), or has a text of its
     whole name (``cat.png.txt``), is a sample of its own. A text goes to the pictures of its stem; where there
     are none, to those whose stem differs in case or in the make of its accents.

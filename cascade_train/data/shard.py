@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cascade_train.data.entry import printable, split_ending
-from cascade_train.data.members import CUT, DAMAGED, Member, members, read_member
+from cascade_train.data.members import CUT, CUT_BEHIND, DAMAGED, Member, members, read_member
 from cascade_train.data.names import TEXTS, Group, aside, grouped, plain
 from cascade_train.data.said import TEXT_LIMIT, Said
 from cascade_train.data.unused import HIDDEN, OTHER, RIVAL, Unused
@@ -64,6 +64,8 @@ def read_shard(path: Path, ending: str = "", progress: Progress = silent) -> Sha
             found[name] = replace(member, name=_shown(member.name), bad=bad)
     names, files = list(found), list(found.values())
     groups = grouped(names, ending)
+    if any(files[number].bad == CUT for number in groups.others):
+        troubles.append(CUT_BEHIND)
     for number in groups.others:
         unused.add(OTHER, printable(names[number]), split_ending(names[number])[1].lower())
     for group in groups.samples:

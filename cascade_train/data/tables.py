@@ -26,7 +26,7 @@ _TOLD = 10
 _SHOWN = 12
 
 
-class Rows:
+class TableRows:
     """The rows of a folder's tables by the picture they are about. Several rows of one picture all count."""
 
     def __init__(self) -> None:
