@@ -53,8 +53,8 @@ STEPS: Mapping[str, Sequence[Step]] = {
 - ``metrics``: one line of metrics.jsonl; lines say their format from 2 on.
 - ``notes``: notes.json.
 - ``holder``: holder.json, while a run is trained.
-- ``cache``: about.json in a folder of the cache, and the shards beside it; entries have digests from 2 on, and
-  what has none is worked out again.
+- ``cache``: about.json in a folder of the cache, and the shards beside it; entries have digests from 2 on,
+  and what has none is worked out again.
 - ``export``: the ``cascade_train.…`` entries in the header of an exported file.
 - ``nano recipe``, ``nano scores``: recipe.json and scores.json beside nano's parts."""
 

@@ -66,6 +66,11 @@ COMFYUI_WORDS = re.compile(r"(nodes|server|execution|app)(\.\w+)*")
 """Modules of ComfyUI with names that are words too: found only where something is imported by name."""
 BY_NAME = frozenset({"import_module", "__import__", "find_spec", "resolve_name"})
 
+OPEN_PICTURES = (f"{LIBRARY}.rasters", f"{LIBRARY}.data.pixels")
+"""Where the formats are listed, and what hands OpenCV only what was opened there."""
+
+OPENS = re.compile(r"(.*\.)?Image\.open|.*\.(imread\w*|imdecode\w*|VideoCapture)")
+
 LONGEST = 420
 SHORTEST = 30
 
@@ -354,6 +359,25 @@ def classes_have_names_of_their_own(modules: House) -> list[str]:
     return [f"{name} is {' and '.join(places)}" for name, places in where.items() if len(places) > 1]
 
 
+def pictures_are_opened_in_one_place(modules: House) -> list[str]:
+    """Decoders find formats by content, and some of those are programs: one file asks for rasters."""
+    return [
+        f"{module.at(node.lineno)} opens pictures by {ast.unparse(node.func)}"
+        for module in modules.values()
+        if module.name not in OPEN_PICTURES
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and re.fullmatch(
+            r"(.*\.)?Image\.open|.*\.(imread\w*|imdecode\w*|VideoCapture)", ast.unparse(node.func)
+        )
+    ] + [
+        f"{module.at(each.line)} imports {each.name}"
+        for module in modules.values()
+        for each in module.imports
+        if each.name == "PIL.Image.open" or re.fullmatch(r"cv2\.(imread\w*|imdecode\w*)", each.name)
+    ]
+
+
 RULES: tuple[Callable[[House], list[str]], ...] = (
     every_room_is_known,
     imports_point_one_way,
@@ -366,4 +390,5 @@ RULES: tuple[Callable[[House], list[str]], ...] = (
     files_stay_small,
     no_file_only_passes_on,
     classes_have_names_of_their_own,
+    pictures_are_opened_in_one_place,
 )

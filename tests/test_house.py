@@ -96,6 +96,7 @@ def typed(line: str) -> str:
 LIBRARY = "cascade_train"
 ONE_WAY, APART = "imports_point_one_way", "rooms_beside_each_other_stay_apart"
 COMFYUI, CIRCLE = "only_the_host_knows_comfyui", "files_import_in_no_circle"
+PICTURES = "pictures_are_opened_in_one_place"
 IDEA = "def planted():\n    pass\n"
 
 FAULTS: list[tuple[str, dict[str, str]]] = [
@@ -193,6 +194,10 @@ FAULTS: list[tuple[str, dict[str, str]]] = [
         {"cascade_train/jobs/planted.py": inside("from cascade_train.host import headless")},
     ),
     ("hosts_are_handed_down", {"cascade_train/graph/planted.py": inside("import cascade_train.host.comfy")}),
+    (PICTURES, {"cascade_train/jobs/planted.py": inside("return Image.open(sys.argv[1])")}),
+    (PICTURES, {"cascade_train/graph/core/planted.py": inside("return PIL.Image.open(sys.argv[1])")}),
+    (PICTURES, {"cascade_train/data/planted.py": inside("return cv2.imread(sys.argv[1])")}),
+    (PICTURES, {"cascade_train/data/planted.py": inside("from PIL.Image import open")}),
     ("classes_have_names_of_their_own", {"cascade_train/models/planted.py": "class Dataset:\n    pass\n"}),
 ]
 

@@ -153,12 +153,13 @@ class Terminal:
     def progress(self, done: int, total: int, text: str, preview: Image.Image | None) -> None:
         now = time.monotonic()
         left = self._left.update(self._node, done, total, now)
-        if now - self._drawn < (LIVE_INTERVAL if self.live else PLAIN_INTERVAL) and done < total:
+        ended = 0 < total <= done
+        if now - self._drawn < (LIVE_INTERVAL if self.live else PLAIN_INTERVAL) and not ended:
             return
-        if not self.live and done >= total:
+        if not self.live and ended:
             return
         self._drawn = now
-        parts = [self._node, f"{done}/{total}"]
+        parts = [self._node, f"{done}/{total}" if total else f"{done}"]
         if self.live and total > 0:
             filled = round(10 * min(1.0, done / total))
             parts.append("[" + "#" * filled + "." * (10 - filled) + "]")

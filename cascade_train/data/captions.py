@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from cascade_train.data.entry import split_ending
+from cascade_train.data.entry import WRITTEN, split_ending
 from cascade_train.data.expressions import Expression, Missing, field_of
 from cascade_train.data.names import composed
 from cascade_train.data.order import permutation, raw, unit
-from cascade_train.data.said import WRITTEN
 from cascade_train.data.spec import CaptionSpec
 
 HUB_FIELD = "text"

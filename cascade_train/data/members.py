@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import posixpath
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -80,6 +80,10 @@ def members(path: Path, progress: Progress = silent) -> list[Member]:
         raise CascadeError("the tar has zero bytes", where=str(path), fix="Copy or fetch it again")
     out: list[Member] = []
     links: list[tuple[int, str]] = []
+
+    def tell(at: int) -> None:
+        progress(at, size, f"indexing {path.name}")
+
     with path.open("rb") as handle:
         start = handle.read(8)
         for mark, tool in _PACKED:
@@ -89,12 +93,12 @@ def members(path: Path, progress: Progress = silent) -> list[Member]:
                     where=str(path),
                     fix=f"Unpack it first ({tool})",
                 )
-        for member, target in _walk(handle, size, path):
+        for member, target in _walk(handle, size, path, tell):
             if target:
                 links.append((len(out), target))
             out.append(member)
-            if len(out) % 1024 == 0:
-                progress(max(0, member.offset), size, f"reading {path.name}")
+            if len(out) % 256 == 0:
+                tell(max(0, member.offset))
     return _linked(out, links) if links else out
 
 
@@ -113,8 +117,10 @@ def _linked(found: list[Member], links: list[tuple[int, str]]) -> list[Member]:
     return found
 
 
-def _walk(handle: BinaryIO, size: int, path: Path) -> Iterator[tuple[Member, str]]:
-    """(member, where it leads if it is a link)."""
+def _walk(
+    handle: BinaryIO, size: int, path: Path, tell: Callable[[int], None]
+) -> Iterator[tuple[Member, str]]:
+    """(member, where it leads if it is a link); ``tell`` hears how far a search came."""
     at, ahead, seen = 0, None, False
     while True:
         block = _read(handle, at, _BLOCK)
@@ -127,7 +133,8 @@ def _walk(handle: BinaryIO, size: int, path: Path) -> Iterator[tuple[Member, str
         try:
             info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except (tarfile.HeaderError, ValueError):
-            next_at = _next_header(handle, at + _BLOCK, size if seen else min(size, _LOOKED_THROUGH))
+            reach = size if seen else min(size, _LOOKED_THROUGH)
+            next_at = _next_header(handle, at + _BLOCK, reach, tell)
             if next_at is None and not seen:
                 raise CascadeError(
                     "this is no tar file (it has no header)",
@@ -147,7 +154,7 @@ def _walk(handle: BinaryIO, size: int, path: Path) -> Iterator[tuple[Member, str
             _take(ahead, info, handle, data)
             end = _end(data, info.size)
             if not 0 <= info.size <= size - data:
-                next_at = _next_header(handle, data, size)
+                next_at = _next_header(handle, data, size, tell)
                 if next_at is None:
                     yield Member("", at, 0, CUT), ""
                     return
@@ -161,7 +168,7 @@ def _walk(handle: BinaryIO, size: int, path: Path) -> Iterator[tuple[Member, str
         if 0 <= length <= size - data:
             at = _end(data, length)
             continue
-        found = None if info.name.lower().endswith(".tar") else _next_header(handle, data, size)
+        found = None if info.name.lower().endswith(".tar") else _next_header(handle, data, size, tell)
         if found is None:
             return
         at = found
@@ -313,11 +320,12 @@ def _pax(ahead: _Extended, data: bytes) -> None:
             ahead.sparse = True
 
 
-def _next_header(handle: BinaryIO, start: int, end: int) -> int | None:
+def _next_header(handle: BinaryIO, start: int, end: int, tell: Callable[[int], None]) -> int | None:
     """Where the next header with a right checksum begins, from ``start`` on; None where there is none."""
     at = start
     while at < end:
         piece = _read(handle, at, 1 << 20)
+        tell(at)
         found = piece.find(b"ustar")
         while found >= 0:
             place = at + found - 257

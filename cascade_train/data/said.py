@@ -6,10 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from cascade_train.data.entry import WRITTEN
 from cascade_train.data.probe import json_trouble, read_json, read_text
-
-WRITTEN = "_written"
-"""A field of the metadata: how cells of a table that are numbers were written (``007``), by column."""
 
 TEXT_LIMIT = 1 << 20
 """Bytes; what is longer is no caption and no metadata of one picture."""

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cascade_train.data.entry import Entry
+from cascade_train.data.entry import WRITTEN, Entry
 from cascade_train.data.measures import Measure
-from cascade_train.data.said import WRITTEN
 from cascade_train.errors import CascadeError
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ import numpy as np
 
 from cascade_train.data.buckets import Buckets
 from cascade_train.data.choosing import Leaf
-from cascade_train.data.entry import printable
+from cascade_train.data.entry import WRITTEN, printable
 from cascade_train.data.filters.sieve import Sieve
 from cascade_train.data.measured import MeasureStore
 from cascade_train.data.noted import choices
 from cascade_train.data.readers import FolderReader, Reader, open_source
 from cascade_train.data.report import BucketCount, Report, Tallies
-from cascade_train.data.said import WRITTEN
 from cascade_train.data.selection import Selection, SourceRows
 from cascade_train.data.spec import Dataset
 from cascade_train.data.unused import OTHER, Unused

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cascade_train.data.entry import printable, split_ending
+from cascade_train.data.entry import WRITTEN, printable, split_ending
 from cascade_train.data.names import composed, folded, plain
 from cascade_train.data.probe import read_text
-from cascade_train.data.said import TEXT_LIMIT, WRITTEN
+from cascade_train.data.said import TEXT_LIMIT
 
 NAME_FIELDS = ("file_name", "filename", "file", "path", "image", "image_path", "key")
 """Columns of a metadata table that may name the picture, in order of preference."""

@@ -82,11 +82,10 @@ def entries_of(
         facts["unusable"] = [what, str(error.strerror or error)]
         yield Entry(path.name, bad=what)
         return
-    size = path.stat().st_size
     found = []
     for number, sample in enumerate(shard.samples):
-        if number % 256 == 0:
-            progress(max(0, sample.picture.offset) if sample.picture else 0, size, f"indexing {path.name}")
+        if number % 64 == 0:
+            progress(number, len(shard.samples), f"looking at the pictures in {path.name}")
         found.append(_entry(path, sample, sidecar, before))
     found.sort(key=lambda item: item[0])
     yield from (entry for _, entry in found)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cascade_train.errors import CascadeError
+
 from .conftest import Files, Inspect, picture, put_folder, put_tar, square
 
 Lay = Callable[[Files], str]
@@ -183,6 +185,31 @@ def test_windows_paths(tmp_path: Path, inspect: Inspect, monkeypatch: pytest.Mon
     assert inspect("sets\\crescent").samples == {"0": square("zero")}
     for text in ("sets\\tars", "sets\\tars\\{0..1}.tar", "sets\\tars\\*.tar"):
         assert inspect(text).samples == {"0": square("tar"), "1": square("tar")}, text
+
+
+def test_windows_paths_in_workflows(tmp_path: Path) -> None:
+    from cascade_train.data.sources import folder_dataset, tars_dataset
+    from cascade_train.graph.core.load import located
+    from cascade_train.graph.core.save import next_name
+    from cascade_train.host.headless import HeadlessHost, headless_folders
+
+    root = put_folder(tmp_path / "in" / "sets" / "crescent", [("0.png", picture()), ("0.txt", b"zero")])
+    put_tar(tmp_path / "in" / "sets" / "0.tar", [("0.png", picture()), ("0.txt", b"zero")])
+    (tmp_path / "in" / "list.yml").write_text("- sets\\0.tar\n")
+    host = HeadlessHost(headless_folders(tmp_path / "out", tmp_path / "in"), "cpu")
+    slashed = folder_dataset("sets/crescent", recursive=True, host=host)
+    assert folder_dataset("sets\\crescent", recursive=True, host=host).digest == slashed.digest
+    assert folder_dataset("bundled\\crescent", recursive=True, host=host).digest
+    one = tars_dataset("sets/0.tar", shuffle=1, host=host).digest
+    for text in ("sets\\0.tar", "file:sets\\0.tar", "list.yml", ".\\sets\\*.tar"):
+        assert one == tars_dataset(text, shuffle=1, host=host).digest, text
+    assert located(host, "sets\\crescent\\0.png") == (root / "0.png").resolve()
+    folder, stem, _, _ = next_name(tmp_path / "out", "grids\\cat", 64, 64)
+    assert (folder, stem) == (tmp_path / "out" / "grids", "cat")
+    for outside in ("..\\out", "sets\\..\\..\\out"):
+        (tmp_path / "out").mkdir(exist_ok=True)
+        with pytest.raises(CascadeError):
+            folder_dataset(outside + "side", recursive=True, host=host)
 
 
 def test_what_lies_beside_tars_is_named(tmp_path: Path, inspect: Inspect) -> None:
