@@ -19,10 +19,12 @@ FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "H
 """Pillow's names of formats that hold pixels and nothing else. HEIF comes with pillow-heif, where a person
 has it; AVIF with Pillow 11.3 and later."""
 
-EXTENSIONS = frozenset(
-    ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "avif", "heic", "heif", "tif", "tiff")
+EXTENSIONS = (
+    *("jpg", "jpeg", "jpe", "jfif", "webp", "avif", "heic", "heif"),
+    *("png", "tif", "tiff", "bmp", "gif"),
 )
-"""File name endings that are taken for pictures."""
+"""File name endings that are taken for pictures. Where several pictures have one name, the first of these is
+meant: photographs come in the front ones, masks and depth maps in those behind."""
 
 
 @cache

@@ -24,6 +24,23 @@ _TREATMENT = {
 """Inputs of every node that reads files: what becomes of bad and of transparent pictures."""
 
 
+_ENDING = {
+    "ending": text(
+        "",
+        "Where several pictures share a name (photo.jpg, photo.png), the one that ends so is used: png, "
+        "mask.png; 'all' uses each. Left empty: jpg, webp, avif and heic before png, tiff, bmp and gif; the "
+        "others are counted and named.",
+    )
+}
+"""Which of several pictures of one name is meant."""
+
+
+def _ending(text: str, host: Host) -> None:
+    from cascade_train.data.sources import picture_ending
+
+    picture_ending(text)
+
+
 def _colour(text: str, host: Host) -> None:
     from cascade_train.data.sources import colour
 
@@ -58,7 +75,7 @@ class ImageFolder(CascadeNode):
     `.parquet`. *Caption Options* knows other ways, *Aspect Buckets* sizes and crops. Damaged pictures are
     left out and named.
     """
-    CHECKS = {"path": _folder, "background": _colour}
+    CHECKS = {"path": _folder, "background": _colour, "ending": _ending}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -72,7 +89,8 @@ class ImageFolder(CascadeNode):
                 ),
                 "recursive": switch(True, "Also look into the folders inside."),
                 **_TREATMENT,
-            }
+            },
+            "optional": {**_ENDING},
         }
 
     @classmethod
@@ -106,7 +124,7 @@ class WebDataset(CascadeNode):
     A shard is a tar with members `0000.jpg`, `0000.txt`, `0000.json`, … Shards on this machine are indexed
     once and then read at random. Remote shards need `pip install cascade-train[remote]`.
     """
-    CHECKS = {"shards": _shards, "background": _colour}
+    CHECKS = {"shards": _shards, "background": _colour, "ending": _ending}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -123,7 +141,8 @@ class WebDataset(CascadeNode):
                 "shuffle_buffer": integer(
                     StreamSource.shuffle, 1, 1_000_000, "Remote shards only: samples held to shuffle within."
                 ),
-            }
+            },
+            "optional": {**_ENDING},
         }
 
     @classmethod

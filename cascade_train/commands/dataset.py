@@ -15,6 +15,7 @@ from cascade_train.errors import CascadeError
 
 if TYPE_CHECKING:
     from cascade_train.data.dataset import OpenDataset
+    from cascade_train.data.listing import Listed
     from cascade_train.data.report import Report
     from cascade_train.host.progress import Progress
 
@@ -83,6 +84,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of remote shards, which are copied to be read, look at the first N samples "
         "(default 10000; 0: at all)",
     )
+    look.add_argument(
+        "--list",
+        action="store_true",
+        dest="listed",
+        help="print a line for each sample (key, upright width and height, bucket, captions) and name every "
+        "file that is none; with --json one object a line, before the summary",
+    )
     look.add_argument("--preview", type=Path, metavar="FILE", help="save a grid of cropped pictures")
     look.add_argument("--flat", action="store_true", help="do not look into the folders inside")
     box = actions.add_parser(
@@ -104,6 +112,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     box.add_argument("--flat", action="store_true", help="do not look into the folders inside")
     for action in (look, box):
+        action.add_argument(
+            "--ending",
+            default="",
+            metavar="ENDING",
+            help="where several pictures share a name, use the one that ends so, such as png; 'all' uses "
+            "each (default: jpg, webp, avif and heic before png, tiff, bmp and gif)",
+        )
         action.add_argument(
             "--output-dir",
             type=Path,
@@ -143,25 +158,26 @@ def _is_tars(text: str) -> bool:
 
 
 def _has_pictures(folder: Path) -> bool:
-    from cascade_train.data.pixels import EXTENSIONS
+    from cascade_train.data.names import is_picture
 
-    return any(path.suffix.lower().lstrip(".") in EXTENSIONS for path in folder.iterdir())
+    return any(is_picture(path.name) for path in folder.iterdir())
 
 
 def _inspect(args: argparse.Namespace) -> int:
     from cascade_train.data.buckets import parse_ratio
     from cascade_train.data.dataset import open_dataset
+    from cascade_train.data.entry import printable
     from cascade_train.data.filters.expression import expression_filters
     from cascade_train.data.filters.near_duplicates import duplicate_filters
     from cascade_train.data.sources import folder_dataset, tars_dataset
     from cascade_train.data.spec import REFERENCE_RATIOS, BucketSpec, CaptionSpec
 
     host = _host(args)
-    path = str(Path(args.path).expanduser()) if "://" not in args.path else args.path
+    path = args.path if "://" in args.path else str(_named(args.path))
     if _is_tars(path) and (Path(path).exists() or any(c in path for c in "{*?[:")):
-        dataset = tars_dataset(path, shuffle=1, host=host)
+        dataset = tars_dataset(path, shuffle=1, host=host, ending=args.ending)
     else:
-        dataset = folder_dataset(path, recursive=not args.flat, host=host)
+        dataset = folder_dataset(path, recursive=not args.flat, host=host, ending=args.ending)
     ratios = tuple(item.strip() for item in args.ratios.split(",") if item.strip()) or REFERENCE_RATIOS
     for ratio in ratios:
         parse_ratio(ratio)
@@ -176,7 +192,10 @@ def _inspect(args: argparse.Namespace) -> int:
     multiple, side = (8, 64) if args.nano else (32, 768)
     host.sink.warn = lambda text: None  # the report says it all
     opened = open_dataset(dataset, multiple=multiple, native_side=side, host=host, strict=False)
-    report = _report(opened, args, host.progress)
+    lines: list[Listed] = []
+    report = _report(opened, args, host.progress, lines)
+    stray = _beside_tars(Path(path)) if "://" not in path and Path(path).is_dir() and _is_tars(path) else []
+    report = replace(report, unused=(*stray, *report.unused))
     host.sink._clear()
     notes = opened.notes(args.batch_size) if report.samples else ()
     if args.preview and report.samples:
@@ -187,9 +206,14 @@ def _inspect(args: argparse.Namespace) -> int:
             opened = open_dataset(dataset.with_captions(spec), multiple=multiple, native_side=side, host=host)
         args.preview.parent.mkdir(parents=True, exist_ok=True)
         samples_grid(opened, min(24, report.samples)).save(args.preview)
-    print(report.text())
-    for note in notes:
-        print(f"note: {note}")
+    for sample in lines:
+        print(json.dumps(sample.data(), ensure_ascii=False) if args.json else sample.line())
+    if not (args.listed and args.json):
+        print(report.text())
+        for name, reason in report.unused if args.listed else ():
+            print(f"not used: {printable(name)} ({reason})")
+        for note in notes:
+            print(f"note: {note}")
     if args.json:
         print(
             json.dumps(
@@ -200,17 +224,42 @@ def _inspect(args: argparse.Namespace) -> int:
     return 0
 
 
-def _report(opened: Any, args: argparse.Namespace, progress: Progress) -> Report:
+def _named(text: str) -> Path:
+    """The path that a person typed, with ``/`` or ``\\`` between folders."""
+    from cascade_train.host.base import slashed
+
+    path = Path(text).expanduser()
+    return path if path.exists() else Path(slashed(text)).expanduser()
+
+
+def _beside_tars(folder: Path) -> list[tuple[str, str]]:
+    """(name, reason) of what lies in a folder of tars and is none, but for their indexes."""
+    from cascade_train.data.unused import OTHER
+
+    return [
+        (path.name, OTHER)
+        for path in sorted(folder.iterdir())
+        if path.suffix != ".tar" and not path.name.endswith(".tar.index")
+    ]
+
+
+def _report(opened: Any, args: argparse.Namespace, progress: Progress, lines: list[Listed]) -> Report:
+    """What there is; with ``--list`` samples are added to ``lines``, and every file that is none is named."""
+    from cascade_train.data.listing import listed, survey_listed, unlisted
+
     if opened.dataset.streamed:
-        from cascade_train.data.survey import survey
+        most = max(0, args.limit)
+        return survey_listed(opened, lines if args.listed else None, most, args.decode, progress)
+    damaged: dict[int, tuple[str, str]] = {}
+    report = _decoded(opened, progress, damaged) if args.decode else opened.report
+    if args.listed:
+        lines += listed(opened, damaged)
+        report = replace(report, unused=(*report.unused, *unlisted(opened), *damaged.values()))
+    return report
 
-        return survey(opened, most=max(0, args.limit), decoded=args.decode, progress=progress)
-    found: Report = _decoded(opened, progress) if args.decode else opened.report
-    return found
 
-
-def _decoded(opened: OpenDataset, progress: Progress) -> Report:
-    """The report after decoding every picture."""
+def _decoded(opened: OpenDataset, progress: Progress, damaged: dict[int, tuple[str, str]]) -> Report:
+    """The report after decoding every picture; those that cannot be are added to ``damaged``."""
     from cascade_train.data.report import Tally
 
     found = Tally()
@@ -221,9 +270,10 @@ def _decoded(opened: OpenDataset, progress: Progress) -> Report:
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for first in range(0, len(opened), _CHUNK):
             numbers = range(first, min(first + _CHUNK, len(opened)))
-            for key, trouble in pool.map(look, numbers):
+            for sample, (key, trouble) in zip(numbers, pool.map(look, numbers)):
                 if trouble:
                     found.add(trouble, key)
+                    damaged[sample] = key, trouble
             progress(numbers[-1] + 1, len(opened), f"decoded {numbers[-1] + 1} of {len(opened)} pictures")
     report = opened.report
     return replace(
@@ -238,12 +288,15 @@ def _pack(args: argparse.Namespace) -> int:
     from cascade_train.data.folder import index_folder
     from cascade_train.data.pack import pack
     from cascade_train.data.readers import FolderReader
+    from cascade_train.data.sources import picture_ending
     from cascade_train.host.progress import progress_of
 
     host = _host(args)
-    root = Path(args.path).expanduser()
+    root = _named(args.path)
     progress = progress_of(host)
-    reader = FolderReader(root, index_folder(root, not args.flat, host.folders.cache / "index", progress))
+    ending = picture_ending(args.ending)
+    index = index_folder(root, not args.flat, host.folders.cache / "index", progress, ending)
+    reader = FolderReader(root, index)
     done = pack(reader, args.out.expanduser(), shard_bytes=int(args.shard_size * 1e6), progress=progress)
     host.sink._clear()
     for shard in done.shards:

@@ -6,7 +6,8 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -15,13 +16,14 @@ from cascade_train.data.captions import captions_of
 from cascade_train.data.content import whole
 from cascade_train.data.entry import Entry, printable
 from cascade_train.data.filters.sieve import Sieve
-from cascade_train.data.folder import TEXTS, metadata_json
+from cascade_train.data.members import read_member
 from cascade_train.data.order import mix
-from cascade_train.data.pixels import EXTENSIONS, decode
+from cascade_train.data.pixels import decode
 from cascade_train.data.probe import probe
+from cascade_train.data.said import metadata_json
 from cascade_train.data.sample import Sample, Unusable
+from cascade_train.data.shard import ShardSample, said
 from cascade_train.data.spec import CaptionSpec
-from cascade_train.data.tars import TarGroup
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,9 @@ class LeftOut(Exception):
 
 
 def arrived(
-    sample: dict[str, Any], captions: CaptionSpec, sieve: Sieve, rule: Buckets, sizes: int
+    path: Path, sample: ShardSample, captions: CaptionSpec, sieve: Sieve, rule: Buckets, sizes: int
 ) -> Arrival:
-    """The sample (`shards.samples_in`), decoded only where a filter measures it.
+    """The ``sample`` of the tar at ``path``, decoded only where a filter measures it.
 
     Args:
         captions: where captions come from.
@@ -81,35 +83,28 @@ def arrived(
         LeftOut: it is not used.
         CascadeError: the caption rule is wrong for any sample.
     """
-    key = str(sample["__key__"])
-    group = TarGroup()
-    picture: tuple[str, bytes] | None = None
-    for ending, data in sample.items():
-        if ending.startswith("__") or not isinstance(data, bytes):
-            continue
-        last = ending.rpartition(".")[2]
-        if last in EXTENSIONS:
-            if picture is None or ending in EXTENSIONS:
-                picture = ending, data
-        elif "." + last in TEXTS:
-            group.say("." + ending, data)
-    if picture is None:
-        raise LeftOut("bad", "no picture in this sample", printable(key))
-    name = f"{key}.{picture[0]}"
-    seen = probe(io.BytesIO(picture[1]), len(picture[1]))
-    if group.bad or seen.bad:
-        raise LeftOut("bad", group.bad or seen.bad, printable(name))
+    name, picture = sample.name, sample.picture
+    if sample.bad or picture is None:
+        raise LeftOut("bad", sample.bad, printable(name))
+    words = said(path, sample)
+    try:
+        data = read_member(path, picture.offset, picture.size)
+    except OSError:
+        raise LeftOut("bad", "cannot be read", printable(name)) from None
+    seen = probe(io.BytesIO(data), len(data))
+    if words.bad or seen.bad:
+        raise LeftOut("bad", words.bad or seen.bad, printable(name))
     entry = Entry(
         name,
-        size=len(picture[1]),
+        size=len(data),
         crc=seen.crc,
         width=seen.width,
         height=seen.height,
-        texts=json.dumps(group.texts),
-        meta=metadata_json(group.meta),
+        texts=json.dumps(words.texts),
+        meta=metadata_json(words.meta),
     )
     judged = Sample(
-        entry, _InHand(picture[1]), lambda entry: captions_of(captions, entry.name, group.texts, group.meta)
+        entry, _InHand(data), lambda entry: captions_of(captions, entry.name, words.texts, words.meta)
     )
     (rejection,) = sieve.sift([judged])
     if rejection is not None:
@@ -127,4 +122,4 @@ def arrived(
         raise LeftOut("bad", str(error), printable(name)) from error
     if found is None:
         raise LeftOut("without caption", "without caption", printable(name))
-    return Arrival(entry, picture[1], found, bucket)
+    return Arrival(entry, data, found, bucket)

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from cascade_train.data.entry import split_ending
+from cascade_train.data.entry import WRITTEN, split_ending
 from cascade_train.data.expressions import Expression, Missing, field_of
+from cascade_train.data.names import composed
 from cascade_train.data.order import permutation, raw, unit
 from cascade_train.data.spec import CaptionSpec
+
+HUB_FIELD = "text"
+"""What the caption's column is usually called in datasets of the Hugging Face Hub."""
 
 
 @lru_cache(maxsize=64)
@@ -18,11 +22,25 @@ def _getter(text: str) -> Expression:
 
 
 def _strings(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
+    """The texts in ``value``, numbers as they are written."""
+    if not isinstance(value, (list, tuple)):
         value = [value]
-    if isinstance(value, (list, tuple)):
-        return tuple(text for item in value if isinstance(item, str) and (text := item.strip()))
-    return ()
+    texts = (
+        str(item) for item in value if isinstance(item, (str, int, float)) and not isinstance(item, bool)
+    )
+    return tuple(text for each in texts if (text := each.strip()))
+
+
+def _field(meta: Mapping[str, Any], name: str) -> Any:
+    """The caption field ``name``; of the field that is asked for by default the Hub's name too."""
+    written = meta.get(WRITTEN)
+    for each in (name, HUB_FIELD) if name == CaptionSpec.field else (name,):
+        if isinstance(written, Mapping) and each in written:
+            return written[each]
+        value = field_of(meta, each)
+        if value is not None:
+            return value
+    return None
 
 
 def captions_of(
@@ -70,7 +88,7 @@ def _found(
         for kind in _kinds(spec):
             if kind in texts:
                 return _strings(texts[kind].splitlines() if spec.lines else texts[kind])
-    return _strings(field_of(meta, spec.field))
+    return _strings(_field(meta, spec.field))
 
 
 def stem_words(name: str) -> str:
@@ -79,7 +97,7 @@ def stem_words(name: str) -> str:
 
 
 def words(text: str) -> str:
-    return " ".join(text.replace("_", " ").replace("-", " ").split())
+    return " ".join(composed(text).replace("_", " ").replace("-", " ").split())
 
 
 def pick(spec: CaptionSpec, captions: tuple[str, ...], chance: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,6 +158,19 @@ class OpenDataset:
     def entry(self, sample: int) -> Entry:
         part = self._selection.parts[int(self._selection.part_of[sample])]
         return part.reader.row(int(self._selection.row_of[sample]))
+
+    def label(self, sample: int) -> str:
+        """What people know the sample's source by."""
+        return self._selection.parts[int(self._selection.part_of[sample])].reader.label
+
+    def unchosen(self) -> Iterator[tuple[str, Entry, tuple[str, ...] | None]]:
+        """(source, row, captions) of what is in the sources and was not chosen; bad ones without captions."""
+        for part in self._selection.parts:
+            chosen = set(part.left.rows.tolist())
+            for entry in part.reader.rows():
+                if entry.row not in chosen:
+                    captions = None if entry.bad else part.reader.captions(entry, part.dataset.captions)
+                    yield part.reader.label, entry, captions
 
     def key(self, sample: int) -> str:
         """The sample's name for people: source and path in it."""

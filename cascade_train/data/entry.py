@@ -7,6 +7,9 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+WRITTEN = "_written"
+"""A field of the metadata: how cells of a table that are numbers were written (``007``), by column."""
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import os
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cascade_train.data.entry import Entry, printable, split_ending, to_blob
 from cascade_train.data.index import Index
 from cascade_train.data.kept import Before, kept
-from cascade_train.data.pixels import EXTENSIONS
-from cascade_train.data.probe import json_trouble, probe, read_json, read_text
+from cascade_train.data.members import MOST_BYTES, TOO_LARGE
+from cascade_train.data.names import TABLES, TEXTS, composed, grouped, of_system
+from cascade_train.data.probe import probe
+from cascade_train.data.said import TEXT_LIMIT, Said, metadata_json
+from cascade_train.data.tables import TableRows, beside_table
+from cascade_train.data.unused import HIDDEN, ORPHAN, OTHER, RIVAL, Unused
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
+from cascade_train.rasters import EXTENSIONS
 
-TEXTS = frozenset((".txt", ".caption", ".captions", ".cap", ".tags", ".text", ".json"))
-TABLES = frozenset((".jsonl", ".csv", ".parquet"))
-NAME_FIELDS = ("file_name", "filename", "file", "path", "image", "image_path", "key")
-"""Columns of a metadata table that may name the picture, in order of preference."""
-
-_TEXT_LIMIT = 1 << 20
 _LISTED = 4096
 _CHUNK, _PART = 512, 32
 """Pictures looked at between two reports of progress, and by one thread at a time."""
@@ -44,51 +39,41 @@ class Found:
     """When it was last written and last changed, in ns."""
 
 
-@dataclass
-class Listing:
-    """One folder's files: pictures with their text files, tables, and what is left over."""
+@dataclass(slots=True)
+class _Picture:
+    """A picture, (ending, text) beside it, and what the tables say of it."""
 
-    pictures: list[tuple[Found, list[tuple[str, Found]]]] = field(default_factory=list)
-    tables: list[Found] = field(default_factory=list)
-    orphans: list[Found] = field(default_factory=list)
-    others: list[Found] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
+    found: Found
+    texts: list[tuple[str, Found]]
+    row: dict[str, Any] | None
 
 
-def walk(root: Path, recursive: bool) -> Iterator[Listing]:
-    """The folders under ``root`` in the order of their names; links are followed, loops are not."""
-    for files in _scan(str(root), "", recursive, set()):
-        listing, found = Listing(), []
-        for item in files:
-            if isinstance(item, Found):
-                found.append(item)
-            else:
-                listing.unreadable.append(item)
-        found.sort(key=lambda item: to_blob(item.name))
-        _sort_out(found, listing)
-        yield listing
-
-
-def _scan(folder: str, prefix: str, recursive: bool, seen: set[str]) -> Iterator[Iterator[Found | str]]:
+def _scan(
+    folder: str, prefix: str, recursive: bool, seen: set[str], aside: Callable[[str], None] | None = None
+) -> Iterator[Iterator[Found | str]]:
     """The files of one folder after the other, as `_files` gives them; they are to be read to the end."""
     real = os.path.realpath(folder)
     if real in seen:
         return
     seen.add(real)
     folders: list[tuple[str, str]] = []
-    yield _files(folder, prefix, folders)
+    yield _files(folder, prefix, folders, aside)
     if recursive:
         for name, path in sorted(folders, key=lambda item: to_blob(item[0])):
-            yield from _scan(path, f"{prefix}{name}/", recursive, seen)
+            yield from _scan(path, f"{prefix}{name}/", recursive, seen, aside)
 
 
-def _files(folder: str, prefix: str, folders: list[tuple[str, str]]) -> Iterator[Found | str]:
+def _files(
+    folder: str, prefix: str, folders: list[tuple[str, str]], aside: Callable[[str], None] | None
+) -> Iterator[Found | str]:
     """The files in a folder in any order, of those that cannot be looked at the name alone; the folders in it
-    are added to ``folders``."""
+    are added to ``folders``, and ``aside`` is told of what is hidden or an operating system's own."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.startswith("."):
+                if of_system(entry.name):
+                    if aside is not None:
+                        aside(prefix + entry.name)
                     continue
                 try:
                     if entry.is_dir():
@@ -101,49 +86,6 @@ def _files(folder: str, prefix: str, folders: list[tuple[str, str]]) -> Iterator
                     yield prefix + entry.name
     except OSError:
         yield prefix.rstrip("/") or "."
-
-
-def _sort_out(files: list[Found], listing: Listing) -> None:
-    owners: dict[str, list[int] | int] = {}  # the pictures of a stem: a number, as for nearly all, or several
-    rest = []
-    for found in files:
-        stem, ending = split_ending(found.name)
-        if ending.lower().lstrip(".") in EXTENSIONS:
-            number = len(listing.pictures)
-            listing.pictures.append((found, []))
-            before = owners.get(stem)
-            owners[stem] = number if before is None else [*_numbers(before), number]
-        else:
-            rest.append(found)
-    names: dict[str, int] = {}
-
-    def owning(name: str) -> list[int]:
-        numbers = _numbers(owners.get(name, []))
-        if split_ending(name)[1].lower().lstrip(".") in EXTENSIONS:  # of cat.png.txt
-            if not names:
-                names.update((picture.name, number) for number, (picture, _) in enumerate(listing.pictures))
-            numbers = [*numbers, *_numbers(names.get(name, []))]
-        return numbers
-
-    for found in rest:
-        stem, ending = split_ending(found.name)
-        if ending.lower() in TEXTS and found.size <= _TEXT_LIMIT:
-            inner, more = split_ending(stem)
-            numbers, kind = owning(stem), ending.lower()
-            if not numbers and more:
-                numbers, kind = owning(inner), (more + ending).lower()
-            if not numbers:
-                listing.orphans.append(found)
-            for number in numbers:
-                listing.pictures[number][1].append((kind, found))
-        elif ending.lower() in TABLES:
-            listing.tables.append(found)
-        else:
-            listing.others.append(found)
-
-
-def _numbers(owner: list[int] | int) -> list[int]:
-    return [owner] if isinstance(owner, int) else owner
 
 
 def folder_stamp(root: Path, recursive: bool, progress: Progress = silent) -> str:
@@ -166,8 +108,12 @@ def folder_stamp(root: Path, recursive: bool, progress: Progress = silent) -> st
     return hashlib.sha256(f"listing 3 {count} {total % (1 << 256)}".encode()).hexdigest()[:32]
 
 
-def index_folder(root: Path, recursive: bool, cache: Path, progress: Progress = silent) -> Index:
+def index_folder(
+    root: Path, recursive: bool, cache: Path, progress: Progress = silent, ending: str = ""
+) -> Index:
     """The up-to-date index of ``root``, kept in the folder ``cache``; only what changed is looked at.
+
+    Of pictures that share a key it has the one with ``ending`` (`names.grouped`).
 
     Raises:
         CascadeError: the folder is missing, is no folder, or holds no picture.
@@ -177,19 +123,20 @@ def index_folder(root: Path, recursive: bool, cache: Path, progress: Progress = 
         raise CascadeError(
             f"the picture folder {what}", where=str(root), fix="Give a folder that holds pictures"
         )
-    key = hashlib.sha256(to_blob(f"{root.resolve()}|{recursive}")).hexdigest()[:24]
+    chosen = f"|{ending}" if ending else ""
+    key = hashlib.sha256(to_blob(f"{root.resolve()}|{recursive}{chosen}")).hexdigest()[:24]
     state = folder_stamp(root, recursive, progress)
 
     def make(before: Before) -> tuple[Iterator[Entry], dict[str, Any]]:
-        builder = _Builder(root, recursive, before, progress)
+        builder = _Builder(root, recursive, ending, before, progress)
         return builder.entries(), builder.facts
 
     known = kept(cache, key, state, str(root.resolve()), root.name, make)
     if not len(known):
-        others = known.facts.get("others", {})
-        counts = [f"{count} {ending}" for ending, count in sorted(others.items())]
-        if known.facts.get("orphans"):
-            counts.append(f"{known.facts['orphans']} captions or metadata files without a picture")
+        unused = Unused.from_data(known.facts.get("unused", {}))
+        counts = [f"{count} {ending}" for ending, count in sorted(unused.endings.items())]
+        if unused.counts[ORPHAN]:
+            counts.append(f"{unused.counts[ORPHAN]} captions or metadata files without a picture")
         seen = ", ".join(counts) or "no files"
         raise CascadeError(
             "no picture was found" + (" in it or below it" if recursive else ""),
@@ -201,25 +148,31 @@ def index_folder(root: Path, recursive: bool, cache: Path, progress: Progress = 
 
 
 class _Builder:
-    def __init__(self, root: Path, recursive: bool, before: Before, progress: Progress) -> None:
-        self.root, self.recursive, self.before, self.progress = root, recursive, before, progress
+    def __init__(self, root: Path, recursive: bool, ending: str, before: Before, progress: Progress) -> None:
+        self.root, self.recursive, self.ending = root, recursive, ending
+        self.before, self.progress = before, progress
         self.facts: dict[str, Any] = {}
+        self._rows = TableRows()
+        self._tables_bad: list[str] = []
+        self._tables: dict[str, None] = {}
+        self._unused = Unused()
 
     def entries(self) -> Iterator[Entry]:
-        others: Counter[str] = Counter()
-        orphans: list[str] = []
-        orphan_count = done = 0
-        tables_bad: list[str] = []
-        tables: dict[str, dict[str, Any]] = {}
+        done = 0
         with ThreadPoolExecutor(min(8, (os.cpu_count() or 1) + 1)) as pool:
-            for listing in walk(self.root, self.recursive):
-                _read_tables(self.root, listing, tables, tables_bad)
-                for name in listing.unreadable:
-                    yield Entry(name, bad="may not be read")
-                for first in range(0, len(listing.pictures), _CHUNK):
-                    chunk = listing.pictures[first : first + _CHUNK]
+            for files in _scan(str(self.root), "", self.recursive, set(), self._aside):
+                found = []
+                for item in files:
+                    if isinstance(item, Found):
+                        found.append(item)
+                    else:
+                        yield Entry(item, bad="may not be read")
+                found.sort(key=lambda item: to_blob(item.name))
+                pictures = self._sorted_out(found)
+                for first in range(0, len(pictures), _CHUNK):
+                    chunk = pictures[first : first + _CHUNK]
                     parts = [chunk[at : at + _PART] for at in range(0, len(chunk), _PART)]
-                    for entries in pool.map(partial(self._entries, tables), parts):
+                    for entries in pool.map(self._entries, parts):
                         yield from entries
                         done += len(entries)
                         try:
@@ -227,28 +180,63 @@ class _Builder:
                         except BaseException:
                             pool.shutdown(cancel_futures=True)
                             raise
-                orphan_count += len(listing.orphans)
-                orphans.extend(printable(found.name) for found in listing.orphans[: 10 - len(orphans)])
-                for found in (*listing.others, *listing.tables):
-                    others[split_ending(found.name)[1].lower() or "without ending"] += 1
-        self.facts.update(
-            others=dict(others), orphans=orphan_count, orphan_names=orphans, tables_bad=tables_bad
-        )
+        count, names = self._rows.unused()
+        if count:
+            tables = ", ".join(self._tables)
+            told = ", ".join(names) + (", …" if count > len(names) else "")
+            self._tables_bad.append(f"{tables}: rows of {count} pictures that are not there: {told}")
+        self.facts.update(unused=self._unused.data(), tables_bad=self._tables_bad)
 
-    def _entries(
-        self, tables: dict[str, dict[str, Any]], items: list[tuple[Found, list[tuple[str, Found]]]]
-    ) -> list[Entry]:
-        return [self._entry(tables, item) for item in items]
+    def _aside(self, name: str) -> None:
+        self._unused.add(HIDDEN, printable(name))
 
-    def _entry(self, tables: dict[str, dict[str, Any]], item: tuple[Found, list[tuple[str, Found]]]) -> Entry:
-        found, texts = item
-        row = tables.get(found.name) or tables.get(split_ending(found.name)[0])
+    def _sorted_out(self, files: list[Found]) -> list[_Picture]:
+        """The pictures among the files of one folder, with what belongs to each."""
+        kept: list[Found] = []
+        for found in files:
+            kind = split_ending(found.name)[1].lower()
+            if kind in TABLES:
+                self._read_table(found)
+            elif kind in TEXTS and found.size > TEXT_LIMIT:
+                self._unused.add(OTHER, printable(found.name), kind)
+            else:
+                kept.append(found)
+        names = [found.name for found in kept]
+        groups = grouped(names, self.ending, self._rows.tells)
+        for number in groups.orphans:
+            self._unused.add(ORPHAN, printable(names[number]))
+        for number in groups.others:
+            self._unused.add(OTHER, printable(names[number]), split_ending(names[number])[1].lower())
+        for group in groups.samples:
+            for number in group.rivals:
+                self._unused.add(RIVAL, printable(names[number]))
+        present = {composed(name) for name in names} if self._tables else frozenset()
+        out = []
+        for group in groups.samples:
+            row = self._rows.of(names[group.picture], present.__contains__) if self._tables else None
+            texts = [(kind, kept[number]) for kind, number in group.texts]
+            out.append(_Picture(kept[group.picture], texts, row))
+        return out
+
+    def _read_table(self, table: Found) -> None:
+        name = printable(table.name)
+        self._tables[name] = None
+        for trouble in self._rows.read(self.root / table.name, beside_table(table.name)):
+            self._tables_bad.append(f"{name}: {trouble}")
+
+    def _entries(self, pictures: list[_Picture]) -> list[Entry]:
+        return [self._entry(picture) for picture in pictures]
+
+    def _entry(self, picture: _Picture) -> Entry:
+        found, texts, row = picture.found, picture.texts, picture.row
         beside = [[kind, text.size, text.times] for kind, text in texts]
         stamp = f"{found.times}|{json.dumps([beside, row], default=str)}"
         old = self.before.unchanged(found.name, found.size, stamp)
         if old is not None:
             return old
         entry = Entry(found.name, size=found.size, stamp=stamp)
+        if found.size > MOST_BYTES:
+            return replace(entry, bad=TOO_LARGE)
         try:
             with (self.root / found.name).open("rb") as handle:
                 seen = probe(handle, found.size)
@@ -257,104 +245,17 @@ class _Builder:
         except OSError as error:
             denied = isinstance(error, PermissionError)
             return replace(entry, bad="may not be read" if denied else "cannot be read")
-        said: dict[str, str] = {}
-        meta: dict[str, Any] = dict(row or {})
-        bad = seen.bad
+        said = Said(meta=dict(row or {}), bad=seen.bad)
         for kind, text in texts:
             try:
-                content = read_text((self.root / text.name).read_bytes())
-                if kind == ".json":
-                    meta.update(as_metadata(read_json(content)))
-                else:
-                    said[kind] = content
-            except UnicodeDecodeError:
-                bad = bad or f"{kind} is not UTF-8"
+                said.say(kind, (self.root / text.name).read_bytes())
             except OSError:
-                bad = bad or f"{kind} may not be read"
-            except (ValueError, RecursionError) as error:
-                bad = bad or json_trouble(kind, error)
+                said.bad = said.bad or f"{kind} may not be read"
         return replace(
             entry,
             width=seen.width,
             height=seen.height,
-            bad=bad,
-            texts=json.dumps(said, ensure_ascii=False),
-            meta=metadata_json(meta),
+            bad=said.bad,
+            texts=json.dumps(said.texts, ensure_ascii=False),
+            meta=metadata_json(said.meta),
         )
-
-
-def metadata_json(meta: dict[str, Any]) -> str:
-    return json.dumps(meta, ensure_ascii=False, default=str)
-
-
-def as_metadata(value: Any) -> dict[str, Any]:
-    """A metadata file's content as fields; a bare string or list of strings is the caption."""
-    if isinstance(value, dict):
-        return {str(key): item for key, item in value.items()}
-    if isinstance(value, (str, list)):
-        return {"caption": value}
-    return {}
-
-
-def _read_tables(root: Path, listing: Listing, rows: dict[str, dict[str, Any]], bad: list[str]) -> None:
-    """Add the rows of the folder's jsonl, csv and parquet files to ``rows``, by the picture they describe."""
-    for table in listing.tables:
-        prefix = table.name[: table.name.rfind("/") + 1]
-        try:
-            for row in table_rows(root / table.name):
-                column = next((name for name in NAME_FIELDS if row.get(name)), None)
-                if column is not None:
-                    name = prefix + str(row[column]).replace("\\", "/").removeprefix("./")
-                    values = {key: value for key, value in row.items() if key != column}
-                    rows[name] = {**rows.get(name, {}), **values}
-        except (ValueError, OSError, csv.Error, ImportError) as error:
-            bad.append(f"{printable(table.name)}: {error}")
-
-
-def table_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a jsonl, csv or parquet file.
-
-    Raises:
-        ValueError: it is damaged. ImportError: parquet without pyarrow.
-    """
-    ending = path.suffix.lower()
-    if ending == ".parquet":
-        try:
-            import pyarrow.parquet as parquet
-        except ImportError as error:
-            raise ImportError("parquet needs the extra 'parquet' (pyarrow)") from error
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=4096):
-                for row in batch.to_pylist():
-                    yield {key: None if value != value else value for key, value in row.items()}
-        return
-    text = read_text(path.read_bytes())
-    if ending == ".csv":
-        for row in csv.DictReader(io.StringIO(text, newline="")):
-            yield {
-                key: value if key in NAME_FIELDS else _number(value)
-                for key, value in row.items()
-                if isinstance(key, str)
-            }
-        return
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                value = read_json(line)
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from error
-            if isinstance(value, dict):
-                yield value
-
-
-def _number(text: Any) -> Any:
-    """A csv cell as a number where it is one."""
-    if not isinstance(text, str):
-        return text
-    for kind in (int, float):
-        try:
-            value = kind(text)
-        except ValueError:
-            continue
-        return value if value == value else None
-    return text

@@ -81,9 +81,12 @@ def probe(handle: BinaryIO, size: int) -> Probe:
 
 
 def read_text(data: bytes) -> str:
-    """The text in ``data``: UTF-8 with or without a mark, or UTF-16 with one, else UnicodeDecodeError."""
+    """The text in ``data``: UTF-8 or UTF-16, with or without a mark, else UnicodeDecodeError."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16")
+    if b"\0" in data[:EDGE]:  # no text in UTF-8 has one; in UTF-16 every plain letter has
+        odd, even = data[1:EDGE:2].count(0), data[0:EDGE:2].count(0)
+        return data.decode("utf-16-le" if odd >= even else "utf-16-be")
     return data.decode("utf-8-sig")
 
 
@@ -98,4 +101,6 @@ def read_json(text: str) -> Any:
 
 def json_trouble(kind: str, error: Exception) -> str:
     """Why a JSON file cannot be used, as a short reason."""
+    if isinstance(error, UnicodeEncodeError):
+        return f"{kind} holds half a surrogate pair"
     return str(error) if str(error).endswith("in json") else f"{kind} is no valid JSON"

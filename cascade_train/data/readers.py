@@ -15,9 +15,10 @@ from cascade_train.data.contents import Contents
 from cascade_train.data.entry import Entry
 from cascade_train.data.folder import index_folder
 from cascade_train.data.index import Index
+from cascade_train.data.members import read_member
 from cascade_train.data.pixels import decode
 from cascade_train.data.spec import CaptionSpec, FolderSource, Source, TarSource
-from cascade_train.data.tars import index_tar, read_member
+from cascade_train.data.tars import index_tar
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
 
@@ -226,13 +227,15 @@ def open_source(source: Source, cache: Path, progress: Progress = silent) -> Rea
 @opens(FolderSource)
 def _open_folder(source: FolderSource, cache: Path, progress: Progress) -> Reader:
     root = Path(source.path)
-    return _unchanged(FolderReader(root, index_folder(root, source.recursive, cache, progress)), source)
+    return _unchanged(
+        FolderReader(root, index_folder(root, source.recursive, cache, progress, source.ending)), source
+    )
 
 
 @opens(TarSource)
 def _open_tar(source: TarSource, cache: Path, progress: Progress) -> Reader:
     path = Path(source.path)
-    return _unchanged(MembersReader(path, index_tar(path, cache, progress)), source)
+    return _unchanged(MembersReader(path, index_tar(path, cache, progress, source.ending)), source)
 
 
 def _unchanged(reader: Reader, source: FolderSource | TarSource) -> Reader:
@@ -246,21 +249,31 @@ def _unchanged(reader: Reader, source: FolderSource | TarSource) -> Reader:
 
 
 def folder_source(
-    path: Path, recursive: bool, cache: Path, progress: Progress = silent, tell: Tell = unheard
+    path: Path,
+    recursive: bool,
+    cache: Path,
+    progress: Progress = silent,
+    tell: Tell = unheard,
+    ending: str = "",
 ) -> FolderSource:
     """The source that describes what is in the folder now; its index is made on the way.
 
-    ``tell`` hears lines for a person.
+    ``tell`` hears lines for a person. Of pictures that share a key it has the one with ``ending``.
     """
-    index = index_folder(path, recursive, cache, progress)
+    index = index_folder(path, recursive, cache, progress, ending)
     for note in index.notes:
         tell(note)
-    return FolderSource(index.content, str(path), recursive)
+    return FolderSource(index.content, str(path), recursive, ending)
 
 
-def tar_source(path: Path, cache: Path, progress: Progress = silent, tell: Tell = unheard) -> TarSource:
-    """The source that describes what is in the tar now; its index is made on the way."""
-    index = index_tar(path, cache, progress)
+def tar_source(
+    path: Path, cache: Path, progress: Progress = silent, tell: Tell = unheard, ending: str = ""
+) -> TarSource:
+    """The source that describes what is in the tar now; its index is made on the way.
+
+    What is no tar is a source of one bad sample. ``tell`` and ``ending`` are as in `folder_source`.
+    """
+    index = index_tar(path, cache, progress, ending)
     for note in index.notes:
         tell(note)
-    return TarSource(index.content, str(path))
+    return TarSource(index.content, str(path), ending)

@@ -128,6 +128,8 @@ class Report:
     empty_captions: int = 0
     warnings: tuple[str, ...] = ()
     streamed: bool = False
+    unused: tuple[tuple[str, str], ...] = ()
+    """(name, reason) of each file that is neither a sample nor a part of one."""
 
     @property
     def bad_count(self) -> int:
@@ -183,5 +185,6 @@ class Report:
                 for b in self.buckets
             ],
             "warnings": list(self.warnings),
+            "unused": [{"name": name, "reason": reason} for name, reason in self.unused],
             "streamed": self.streamed,
         }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cascade_train.data.entry import Entry
+from cascade_train.data.entry import WRITTEN, Entry
 from cascade_train.data.measures import Measure
 from cascade_train.errors import CascadeError
 
@@ -60,9 +60,12 @@ class Sample:
 
     @cached_property
     def fields(self) -> dict[str, Any]:
-        """Its metadata, and its own width, height, aspect, file_size and file_name, which come first."""
+        """Its own width, height, aspect, file_size and file_name, else its metadata, else the text files
+        beside it by their ending (``txt``)."""
         entry = self.entry
-        fields = {key: value for key, value in entry.metadata().items() if value is not None}
+        fields: dict[str, Any] = {kind[1:]: text.strip() for kind, text in entry.caption_files().items()}
+        fields.update((key, value) for key, value in entry.metadata().items() if value is not None)
+        fields.pop(WRITTEN, None)
         fields.update(
             width=entry.width,
             height=entry.height,

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from cascade_train.data.buckets import Buckets
 from cascade_train.data.choosing import Leaf
-from cascade_train.data.entry import printable
+from cascade_train.data.entry import WRITTEN, printable
 from cascade_train.data.filters.sieve import Sieve
-from cascade_train.data.folder import TABLES
 from cascade_train.data.measured import MeasureStore
 from cascade_train.data.noted import choices
-from cascade_train.data.readers import Reader, open_source
+from cascade_train.data.readers import FolderReader, Reader, open_source
 from cascade_train.data.report import BucketCount, Report, Tallies
 from cascade_train.data.selection import Selection, SourceRows
 from cascade_train.data.spec import Dataset
+from cascade_train.data.unused import OTHER, Unused
+from cascade_train.data.unused import warnings as unused_warnings
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
+
+_LOOKED_AT, _FIELDS = 256, 30
+"""Samples whose metadata is looked at for the names of fields, and how many of these are shown."""
 
 
 def select(
@@ -44,7 +50,9 @@ def select(
     """
     tallies = Tallies()
     parts = _gather(dataset, tallies, index, store, progress)
-    warnings = [line for part in parts for line in _noticed(part.reader)]
+    unused = [(part.reader.label, Unused.from_data(part.reader.facts.get("unused", {}))) for part in parts]
+    warnings = [*unused_warnings(_to_tell(parts, unused, strict))]
+    warnings += [line for part in parts for line in _tables(part.reader)]
     if store.trouble:
         warnings.append(f"what was measured of the pictures could not be kept ({store.trouble})")
     if store.lost:
@@ -52,8 +60,6 @@ def select(
             f"{store.lost} files of what was measured of pictures were damaged or of another version; these "
             "pictures are measured again"
         )
-    if not strict:
-        warnings += [text for part in parts if (text := _others(part.reader))]
     _judge(dataset, parts, tallies, warnings, strict)
     buckets = Buckets(dataset.buckets, multiple, native_side, factor)
     widths = np.concatenate([part.left.widths for part in parts])
@@ -90,7 +96,14 @@ def select(
         tuple(buckets.sizes),
         whole,
         np.clip(times - whole, 0, 1),
-        _report(buckets, bucket_of, times, tallies, warnings),
+        replace(
+            _report(buckets, bucket_of, times, tallies, warnings),
+            unused=tuple(
+                (name if len(unused) == 1 else f"{label}/{name}", reason)
+                for label, found in unused
+                for name, reason in found.names
+            ),
+        ),
     )
 
 
@@ -189,9 +202,9 @@ def _judge(
                 f"{missing.total} of {missing.total + good} pictures have no caption",
                 where=note,
                 fix="Put a text file of the same name beside each, name the metadata field that holds it, or "
-                "choose a fallback in Caption Options",
+                f"choose a fallback in Caption Options{_columns(parts)}",
             )
-        warnings.append(f"without caption, an error when training: {note}")
+        warnings.append(f"without caption, an error when training: {note}{_columns(parts)}")
     if not bad:
         return
     note = "; ".join(count.line() for count in bad.counts())
@@ -208,18 +221,29 @@ def _judge(
         raise CascadeError("every sample is bad", where=note)
 
 
-def _others(reader: Reader) -> str:
-    """What else lies in a folder, for a person who looks at it; its tables of metadata are not else."""
-    others = reader.facts.get("others", {})
-    counts = [f"{count} {ending}" for ending, count in sorted(others.items()) if ending not in TABLES]
-    return f"other files in {reader.label} are left alone: {', '.join(counts)}" if counts else ""
+def _to_tell(
+    parts: list[SourceRows], unused: list[tuple[str, Unused]], strict: bool
+) -> Iterator[tuple[str, Unused]]:
+    """What is told of the files that are not used; of a folder's other things only to a person who looks at
+    it."""
+    for part, (label, found) in zip(parts, unused):
+        loose = strict and isinstance(part.reader, FolderReader)
+        yield label, found.without(OTHER) if loose else found
 
 
-def _noticed(reader: Reader) -> Iterator[str]:
-    """What a person may want to mend in a folder."""
+def _tables(reader: Reader) -> Iterator[str]:
+    """How an index came to be, and what is wrong with a folder's tables of metadata."""
     yield from reader.notes
-    if reader.facts.get("orphans"):
-        names = ", ".join(reader.facts["orphan_names"])
-        yield f"{reader.facts['orphans']} text files without a picture in {reader.label}: {names}"
     for table in reader.facts.get("tables_bad", ()):
-        yield f"metadata that cannot be read: {table}"
+        yield f"metadata of {reader.label} that cannot be used: {table}"
+
+
+def _columns(parts: list[SourceRows]) -> str:
+    """The fields that there are, for a person whose captions were not found."""
+    names: dict[str, None] = {}
+    for part in parts:
+        for entry in islice(part.reader.rows(), _LOOKED_AT):
+            names.update(dict.fromkeys(entry.metadata()))
+    names.pop(WRITTEN, None)
+    shown = ", ".join(printable(name) for name in list(names)[:_FIELDS])
+    return f" (their metadata has: {shown})" if shown else ""

@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,15 +186,3 @@ class ShardCache:
             total += size
             if total > CACHE_BYTES and path != keep:
                 path.unlink(missing_ok=True)
-
-
-def samples_in(path: Path, url: str, trouble: Callable[[Exception], bool]) -> Iterator[dict[str, Any]]:
-    """The samples of a tar in sequence, read by the webdataset library: ``__key__`` and bytes by ending.
-
-    ``trouble`` is told what goes wrong and says whether to go on.
-    """
-    from webdataset.tariterators import group_by_keys, tar_file_expander
-
-    with path.open("rb") as handle:
-        members = tar_file_expander([{"url": url, "stream": handle}], handler=trouble)
-        yield from group_by_keys(members, handler=trouble)

@@ -14,12 +14,15 @@ import numpy as np
 
 from cascade_train.data.content import whole
 from cascade_train.data.folder import folder_stamp
+from cascade_train.data.names import EVERY
 from cascade_train.data.readers import PICTURES, folder_source, tar_source
 from cascade_train.data.sealed import sweep
 from cascade_train.data.spec import Dataset, Source, StreamSource, WeightedSource
+from cascade_train.data.tars import unusable
 from cascade_train.data.urls import expand
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import progress_of
+from cascade_train.rasters import EXTENSIONS
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
@@ -40,14 +43,15 @@ def colour(text: str) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def folder_dataset(path: str, *, recursive: bool, host: Host) -> Dataset:
-    """The pictures in a folder that a workflow names.
+def folder_dataset(path: str, *, recursive: bool, host: Host, ending: str = "") -> Dataset:
+    """The pictures in a folder that a workflow names; of those that share a key the one with ``ending``.
 
     Raises:
-        CascadeError: the folder is missing, may not be read, or holds no picture.
+        CascadeError: the folder is missing, may not be read, or holds no picture; ``ending`` is none.
     """
     root = host.folders.resolve_read(path, "picture folder")
-    source = folder_source(root, recursive, host.folders.cache / "index", progress_of(host), host.warn)
+    index = host.folders.cache / "index"
+    source = folder_source(root, recursive, index, progress_of(host), host.warn, picture_ending(ending))
     return Dataset((WeightedSource(source),))
 
 
@@ -56,12 +60,29 @@ def folder_state(path: str, recursive: bool, host: Host) -> str:
     return folder_stamp(host.folders.resolve_read(path, "picture folder"), recursive)
 
 
-def tars_dataset(text: str, *, shuffle: int, host: Host) -> Dataset:
-    """The WebDataset shards that ``text`` names, local ones read at random, remote ones streamed.
+def picture_ending(text: str) -> str:
+    """An ending as a person writes it (``.PNG``, ``mask.png``), plain; "" where none is named.
 
     Raises:
-        CascadeError: what `urls.expand` raises; local and remote shards mixed.
+        CascadeError: no picture ends so.
     """
+    ending = text.strip().lower().lstrip(".")
+    if ending in ("", EVERY) or ending.rpartition(".")[2] in EXTENSIONS:
+        return ending
+    raise CascadeError(
+        f"'{text}' is no ending of pictures", fix=f"Known: {', '.join(EXTENSIONS)}; or '{EVERY}', or nothing"
+    )
+
+
+def tars_dataset(text: str, *, shuffle: int, host: Host, ending: str = "") -> Dataset:
+    """The WebDataset shards that ``text`` names, local ones read at random, remote ones streamed; of pictures
+    that share a key the one with ``ending``.
+
+    Raises:
+        CascadeError: what `urls.expand` raises; local and remote shards mixed; none is a tar; no picture has
+            that ``ending``.
+    """
+    ending = picture_ending(ending)
     shards = expand(text, host.folders)
     remote = [shard for shard in shards if isinstance(shard, str)]
     local = [shard for shard in shards if isinstance(shard, Path)]
@@ -80,12 +101,18 @@ def tars_dataset(text: str, *, shuffle: int, host: Host) -> Dataset:
             "remote shards are streamed: the order of samples depends on what came before, so a "
             "resumed run replays the stream up to its step, and epochs are not exact"
         )
-        return Dataset((WeightedSource(StreamSource(tuple(remote), shuffle)),))
+        return Dataset((WeightedSource(StreamSource(tuple(remote), shuffle, ending)),))
     progress = progress_of(host)
+    index = host.folders.cache / "index"
     sources: list[Source] = []
+    usable = False
     for number, shard in enumerate(local):
         progress(number, len(local), f"opening {shard.name}")
-        sources.append(tar_source(shard, host.folders.cache / "index", progress, host.warn))
+        sources.append(tar_source(shard, index, progress, host.warn, ending))
+        usable = usable or not unusable(shard, index, ending)
+    if not usable:
+        what, fix = unusable(local[0], index, ending)
+        raise CascadeError(what, where=str(local[0]), fix=fix or None)
     return Dataset(tuple(WeightedSource(source) for source in sources))
 
 

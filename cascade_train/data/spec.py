@@ -25,14 +25,18 @@ class FolderSource(Source):
     content: str
     path: str = local()
     recursive: bool = True
+    ending: str = local("")
+    """Of pictures that share a key the one with this ending is meant (`names.grouped`); ``content`` tells."""
 
 
 @dataclass(frozen=True)
 class TarSource(Source):
-    """A WebDataset tar on this machine. ``content`` identifies it wherever it lies."""
+    """A WebDataset tar on this machine. ``content`` identifies it wherever it lies. ``ending`` is as in
+    `FolderSource`."""
 
     content: str
     path: str = local()
+    ending: str = local("")
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,12 @@ class StreamSource(Source):
     """Remote WebDataset shards, read in sequence through a local shard cache.
 
     ``shards`` are URLs for fsspec (``s3://``, ``gs://``, ``hf://``, ``http(s)://``). ``shuffle`` is the
-    number of samples held to shuffle within.
+    number of samples held to shuffle within. ``ending`` is as in `FolderSource`.
     """
 
     shards: tuple[str, ...]
     shuffle: int = 1000
+    ending: str = ""
 
 
 @dataclass(frozen=True)

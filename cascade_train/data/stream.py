@@ -23,11 +23,14 @@ from cascade_train.data.entry import printable
 from cascade_train.data.filters.base import Filter
 from cascade_train.data.filters.sieve import Sieve
 from cascade_train.data.measured import MeasureStore
+from cascade_train.data.members import CUT
 from cascade_train.data.order import mix, permutation
 from cascade_train.data.pixels import BadImage, decode
 from cascade_train.data.report import Count, Report, Tally
-from cascade_train.data.shards import ShardCache, samples_in
+from cascade_train.data.shard import ShardSample, read_shard
+from cascade_train.data.shards import ShardCache
 from cascade_train.data.spec import CaptionSpec, Dataset, StreamSource
+from cascade_train.data.unused import Unused, warnings
 from cascade_train.errors import CascadeError
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ SAID = (
     "shards that change or fail change what comes after"
 )
 
+_DAMAGED = "shard is cut off or damaged"
 _KEPT_BATCHES = 16
 _TOLD = 10
 
@@ -68,6 +72,8 @@ class OpenStream:
         self._bad = Tally()
         self._dropped = Tally()
         self._good = 0
+        self.unused: dict[str, Unused] = {}
+        """What is not used of each shard that was read, by its URL."""
         self._lock = threading.RLock()
         self._at: tuple[int, int] | None = None
         self._next = 0
@@ -146,29 +152,38 @@ class OpenStream:
             epoch += 1
 
     def _samples(self, path: Path, url: str, sieve: Sieve) -> Iterator[Arrival]:
-        def trouble(error: Exception) -> bool:
-            self._note("shard is cut off or damaged", f"{url} ({type(error).__name__})")
-            return False
-
         try:
-            for sample in samples_in(path, url, trouble):
-                taken = self._take(sample, sieve)
+            for sample in self._opened(path, url, self._note):
+                taken = self._take(path, url, sample, sieve)
                 if taken is not None:
                     self._good += 1
                     yield taken
         finally:
             self._store.flush()
 
+    def _opened(self, path: Path, url: str, trouble: Callable[[str, str], None]) -> list[ShardSample]:
+        """The samples in a shard, by its headers; ``trouble`` is told (reason, name) of what is wrong."""
+        try:
+            shard = read_shard(path, self._source.ending)
+        except (CascadeError, OSError) as error:
+            what = error.what if isinstance(error, CascadeError) else "it cannot be read"
+            trouble(_DAMAGED, f"{url} ({what})")
+            return []
+        cut = [sample for sample in shard.samples if sample.bad == CUT]
+        if shard.troubles or cut:
+            trouble(_DAMAGED, f"{url} ({(*shard.troubles, CUT)[0]})")
+        if url not in self.unused:
+            self.unused[url] = shard.unused
+            if self._host is not None:
+                for line in warnings([(url.rpartition("/")[2], shard.unused)]):
+                    self._host.warn(line)
+        return [sample for sample in shard.samples if sample.bad != CUT]  # told with the shard
+
     def once(self, trouble: Callable[[str, str], None]) -> Iterator[Arrival | LeftOut]:
         """Every sample of every shard once, in the order they are named, those that are not used too.
 
         ``trouble`` is told (reason, name) of what goes wrong with a whole shard.
         """
-
-        def damaged(error: Exception) -> bool:
-            trouble("shard is cut off or damaged", f"{url} ({type(error).__name__})")
-            return False
-
         sieve = Sieve(self._filters, self._store)
         for url in self._source.shards:
             try:
@@ -176,21 +191,21 @@ class OpenStream:
             except OSError as error:
                 trouble("shard cannot be fetched", f"{url} ({error})")
                 continue
-            for sample in samples_in(path, url, damaged):
+            for sample in self._opened(path, url, trouble):
                 try:
-                    yield arrived(sample, self._leaf.captions, sieve, self._rule, len(self.buckets))
+                    yield arrived(path, sample, self._leaf.captions, sieve, self._rule, len(self.buckets))
                 except LeftOut as left:
                     yield left
             self._store.flush()
 
-    def _take(self, sample: dict[str, Any], sieve: Sieve) -> Arrival | None:
+    def _take(self, path: Path, url: str, sample: ShardSample, sieve: Sieve) -> Arrival | None:
         try:
-            return arrived(sample, self._leaf.captions, sieve, self._rule, len(self.buckets))
+            return arrived(path, sample, self._leaf.captions, sieve, self._rule, len(self.buckets))
         except LeftOut as left:
             if left.kind == "without caption":
                 raise CascadeError(
                     f"the sample {left.name} has no caption",
-                    where=str(sample.get("__url__", "")),
+                    where=url,
                     fix="Name the metadata field that holds it, or choose a fallback in Caption Options",
                 ) from None
             if left.kind == "dropped":

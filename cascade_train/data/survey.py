@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
-from cascade_train.data.arrivals import LeftOut
+from cascade_train.data.arrivals import Arrival, LeftOut
 from cascade_train.data.entry import printable
 from cascade_train.data.pixels import BadImage, decode
 from cascade_train.data.report import BucketCount, Report, Tally
 from cascade_train.data.stream import OpenStream
+from cascade_train.data.unused import warnings as unused_warnings
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
 
 
 def survey(
-    stream: OpenStream, *, most: int = 0, decoded: bool = False, progress: Progress = silent
+    stream: OpenStream,
+    *,
+    most: int = 0,
+    decoded: bool = False,
+    progress: Progress = silent,
+    each: Callable[[Arrival | LeftOut], None] = lambda item: None,
 ) -> Report:
     """Count what is in the shards of ``stream``, or among their first ``most`` samples.
 
-    With ``decoded`` every picture that would be used is decoded, which finds damage inside.
+    With ``decoded`` every picture that would be used is decoded, which finds damage inside. ``each`` is given
+    every sample that was looked at.
 
     Raises:
         CascadeError: no shard can be fetched.
@@ -37,13 +45,16 @@ def survey(
             progress(seen, most, f"looked at {seen} samples")
         if isinstance(item, LeftOut):
             {"bad": bad, "dropped": dropped}.get(item.kind, uncaptioned).add(item.reason, item.name)
+            each(item)
             continue
         if decoded:
             try:
                 decode(item.data)
             except BadImage as error:
                 bad.add(str(error), printable(item.entry.name))
+                each(LeftOut("bad", str(error), printable(item.entry.name)))
                 continue
+        each(item)
         buckets[item.bucket] += 1
         several += len(item.captions) > 1
         empty += item.captions == ("",)
@@ -51,7 +62,8 @@ def survey(
         raise CascadeError(
             "nothing can be read from the shards", where="; ".join(count.line() for count in bad.counts())
         )
-    warnings = list(stream.report.warnings)
+    unused = [(url.rpartition("/")[2], found) for url, found in stream.unused.items()]
+    warnings = [*stream.report.warnings, *unused_warnings(unused)]
     if uncaptioned:
         note = "; ".join(count.line() for count in uncaptioned.counts())
         warnings.insert(0, f"without caption, an error when training: {note}")
@@ -74,4 +86,5 @@ def survey(
         several_captions=several,
         empty_captions=empty,
         warnings=tuple(warnings),
+        unused=tuple(item for _, found in unused for item in found.names),
     )

@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import re
-import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from io import BufferedReader
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from cascade_train.data.entry import Entry, to_blob
-from cascade_train.data.folder import TEXTS, as_metadata, metadata_json
+from cascade_train.data.entry import Entry, split_ending, to_blob
 from cascade_train.data.index import Index
 from cascade_train.data.kept import Before, kept
-from cascade_train.data.pixels import EXTENSIONS
-from cascade_train.data.probe import EDGE, Window, json_trouble, read_json, read_text
+from cascade_train.data.members import Member, read_member
+from cascade_train.data.probe import EDGE, Window
+from cascade_train.data.said import metadata_json
+from cascade_train.data.shard import ShardSample, read_shard, said
 from cascade_train.data.sidecar import Sidecar, read_sidecar
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
 
-_BLOCK = 512
-_MEMBER = re.compile(r"^((?:.*/)?[^/.]+)\.([^/]+)$", re.DOTALL)
-_TEXT_LIMIT = 1 << 20
 
-
-def split_name(name: str) -> tuple[str, str] | None:
-    """(key, ending) of a member: the ending starts at the first dot of the file name, as in webdataset."""
-    match = _MEMBER.match(name)
-    return (match[1], match[2].lower()) if match else None
-
-
-def index_tar(path: Path, cache: Path, progress: Progress = silent) -> Index:
+def index_tar(path: Path, cache: Path, progress: Progress = silent, ending: str = "") -> Index:
     """The index of the tar at ``path``, kept in the folder ``cache``; what lies beside it makes it sooner.
 
+    Of pictures that share a key it has the one with ``ending`` (`names.grouped`). Of what is no tar it has
+    one bad sample, and says why in the fact ``unusable``.
+
     Raises:
-        CascadeError: the tar is missing, compressed, or no tar.
+        CascadeError: the tar is missing or may not be read.
     """
     try:
         status = path.stat()
@@ -55,78 +47,19 @@ def index_tar(path: Path, cache: Path, progress: Progress = silent) -> Index:
         nonlocal sidecar
         sidecar = read_sidecar(path)
         facts: dict[str, Any] = {"place": place}
-        return entries_of(path, facts, sidecar, before, progress), facts
+        return entries_of(path, facts, sidecar, before, progress, ending), facts
 
-    key = f"tar-{hashlib.sha256(to_blob(where)).hexdigest()[:24]}"
+    named = f"{where}|{ending}" if ending else where
+    key = f"tar-{hashlib.sha256(to_blob(named)).hexdigest()[:24]}"
     state = hashlib.sha256(to_blob(place)).hexdigest()[:32]
     known = kept(cache, key, state, place, path.name, make)
     known.notes = (*known.notes, *sidecar.notes)
     return known
 
 
-@dataclass
-class TarGroup:
-    """The members of a tar that share a key; ``picture`` is (name, offset, size)."""
-
-    picture: tuple[str, int, int] | None = None
-    texts: dict[str, str] = field(default_factory=dict)
-    meta: dict[str, Any] = field(default_factory=dict)
-    bad: str = ""
-    first: str = ""
-
-    def say(self, kind: str, data: bytes) -> None:
-        """Take in a text or metadata member with the ending ``kind``."""
-        try:
-            content = read_text(data)
-            if kind == ".json":
-                self.meta.update(as_metadata(read_json(content)))
-            else:
-                self.texts[kind] = content
-        except UnicodeDecodeError:
-            self.bad = self.bad or f"{kind} is not UTF-8"
-        except (ValueError, RecursionError) as error:
-            self.bad = self.bad or json_trouble(kind, error)
-
-
-def members(path: Path) -> Iterator[tuple[str, int, int, str]]:
-    """(name, offset, size, bad) of every file in a tar, in order; the last one says when the tar is cut off.
-
-    Raises:
-        CascadeError: it is compressed, or no tar.
-    """
-    size = path.stat().st_size
-    if not size:
-        raise CascadeError("the tar has zero bytes", where=str(path))
-    with path.open("rb") as handle:
-        if handle.read(2) == b"\x1f\x8b":
-            raise CascadeError(
-                "a compressed tar cannot be read at random", where=str(path), fix="Unpack it first (gunzip)"
-            )
-        handle.seek(0)
-        end = 0
-        try:
-            with tarfile.open(fileobj=handle, mode="r:") as tar:
-                for member in tar:
-                    tar.members = []  # type: ignore[attr-defined]  # keep memory constant
-                    end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
-                    if member.isfile():
-                        cut = member.offset_data + member.size > size
-                        bad = "the tar is cut off here" if cut else ""
-                        yield member.name, member.offset_data, member.size, bad
-        except (tarfile.TarError, EOFError, ValueError) as error:
-            if not end:
-                raise CascadeError(
-                    f"this is no tar file ({error})",
-                    where=str(path),
-                    fix="Give a tar, or a folder of pictures",
-                ) from error
-            if end <= size:
-                yield "", end, 0, "the tar is cut off or damaged behind its last readable member"
-            return
-        if end <= size:
-            handle.seek(end)
-            if len(handle.read(_BLOCK)) < _BLOCK:
-                yield "", end, 0, "the tar is cut off behind its last readable member"
+def unusable(path: Path, cache: Path, ending: str = "") -> tuple[str, ...]:
+    """(what is wrong, what would be right) with what is no tar at all; empty for a tar."""
+    return tuple(index_tar(path, cache, ending=ending).facts.get("unusable", ()))
 
 
 def entries_of(
@@ -135,93 +68,70 @@ def entries_of(
     sidecar: Sidecar = Sidecar(),  # noqa: B008
     before: Before | None = None,
     progress: Progress = silent,
+    ending: str = "",
 ) -> Iterator[Entry]:
     """The samples of a tar in the order of their keys, found by reading through it; ``facts`` are filled."""
-    groups: dict[str, TarGroup] = {}
-    size = path.stat().st_size
-    cut = ""
-    with path.open("rb") as handle:
-        for number, (name, offset, length, bad) in enumerate(members(path)):
-            if not name:
-                cut = bad
-                continue
-            if name.rpartition("/")[2].startswith(".") or "/." in name.removeprefix("./"):
-                continue
-            parts = split_name(name)
-            if parts is None:
-                groups.setdefault(name, TarGroup(first=name)).bad = "a name without ending"
-                continue
-            key, ending = parts
-            group = groups.setdefault(key, TarGroup(first=name))
-            _take(group, handle, name, ending, offset, length, bad)
-            if number % 256 == 0:
-                progress(offset, size, f"indexing {path.name}")
-    if cut and groups:
-        last = next(reversed(groups.values()))
-        if not last.texts and not last.meta:  # what lay beside it is behind the cut
-            last.bad = last.bad or "the tar is cut off here"
-    for number, key in enumerate(sorted(groups, key=to_blob)):
-        group = groups[key]
+    try:
+        shard = read_shard(path, ending, progress)
+    except CascadeError as error:
+        facts["unusable"] = [error.what, error.fix or ""]
+        yield Entry(path.name, bad=error.what)
+        return
+    except OSError as error:
+        what = "may not be read" if isinstance(error, PermissionError) else "cannot be read"
+        facts["unusable"] = [what, str(error.strerror or error)]
+        yield Entry(path.name, bad=what)
+        return
+    found = []
+    for number, sample in enumerate(shard.samples):
         if number % 64 == 0:
-            progress(number, len(groups), f"looking at the pictures in {path.name}")
-        said = json.dumps(group.texts, ensure_ascii=False)
-        if group.picture is None:
-            yield Entry(group.first, bad=group.bad or "no picture in this sample", texts=said)
-            continue
-        name, offset, length = group.picture
-        with path.open("rb") as handle:
-            window = cast(BinaryIO, BufferedReader(Window(handle, offset, length), EDGE))
-            seen = sidecar.probe(window, offset, length)
-            entry = Entry(
-                name,
-                size=length,
-                crc=seen.crc,
-                width=seen.width,
-                height=seen.height,
-                texts=said,
-                meta=metadata_json(group.meta),
-                bad=group.bad or seen.bad,
-                offset=offset,
-                whole=seen.whole,
-            )
-            if before is not None:
-                before.looked_at(entry, window)
-        yield entry
-    if cut:
-        facts["cut"] = cut
-        yield Entry(path.name, bad=cut)
+            progress(number, len(shard.samples), f"looking at the pictures in {path.name}")
+        found.append(_entry(path, sample, sidecar, before))
+    found.sort(key=lambda item: item[0])
+    yield from (entry for _, entry in found)
+    facts["unused"] = shard.unused.data()
+    for trouble in shard.troubles:
+        facts["cut"] = trouble
+        yield Entry(path.name, bad=trouble)
 
 
-def _take(
-    group: TarGroup, handle: BinaryIO, name: str, ending: str, offset: int, length: int, bad: str
-) -> None:
-    last = ending.rpartition(".")[2]
-    if ending in EXTENSIONS or (last in EXTENSIONS and group.picture is None):
-        if group.picture is not None and split_name(group.picture[0]) == split_name(name):
-            group.bad = group.bad or "the same name twice"
-        if group.picture is None or ending in EXTENSIONS:
-            group.picture = (name, offset, length)
-            group.bad = group.bad or bad
-        return
-    if "." + last not in TEXTS or length > _TEXT_LIMIT:
-        return
-    if bad:
-        group.bad = group.bad or bad
-        return
-    handle.seek(offset)
-    group.say("." + ending, handle.read(length))
+def _entry(path: Path, sample: ShardSample, sidecar: Sidecar, before: Before | None) -> tuple[bytes, Entry]:
+    """(what samples are put in order by, the sample as the index keeps it)."""
+    words = said(path, sample)
+    texts = json.dumps(words.texts, ensure_ascii=False)
+    picture = sample.picture
+    if picture is None:
+        return to_blob(split_ending(sample.name)[0]), Entry(sample.name, bad=words.bad, texts=texts)
+    entry = Entry(
+        picture.name,
+        size=picture.size,
+        texts=texts,
+        meta=metadata_json(words.meta),
+        bad=words.bad,
+        offset=picture.offset,
+    )
+    if not sample.bad:
+        try:
+            with path.open("rb") as handle:
+                window = _window(handle, path, picture)
+                seen = sidecar.probe(window, picture.offset, picture.size)
+                entry = replace(
+                    entry,
+                    crc=seen.crc,
+                    width=seen.width,
+                    height=seen.height,
+                    whole=seen.whole,
+                    bad=words.bad or seen.bad,
+                )
+                if before is not None:
+                    before.looked_at(entry, window)
+        except OSError:
+            entry = replace(entry, bad=words.bad or "cannot be read")
+    return to_blob(split_ending(picture.name)[0]), entry
 
 
-def read_member(path: Path, offset: int, size: int) -> bytes:
-    """``size`` bytes of a tar at ``offset``; OSError when the file no longer holds them.
-
-    Opened anew each time: with thousands of shards, files kept open would run out.
-    """
-    with path.open("rb", buffering=0) as handle:
-        handle.seek(offset)
-        data = handle.read(size)
-        while len(data) < size and (more := handle.read(size - len(data))):
-            data += more
-    if len(data) != size:
-        raise OSError(f"{path} ends before byte {offset + size}")
-    return data
+def _window(handle: BinaryIO, path: Path, picture: Member) -> BinaryIO:
+    """The bytes of a member as a file of their own."""
+    if picture.offset < 0:
+        return io.BytesIO(read_member(path, picture.offset, picture.size))
+    return cast(BinaryIO, io.BufferedReader(Window(handle, picture.offset, picture.size), EDGE))

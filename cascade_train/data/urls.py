@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.request import url2pathname
 
 from cascade_train.errors import CascadeError
+from cascade_train.host.base import slashed
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Folders
@@ -104,6 +105,7 @@ def _file_path(url: str) -> str:
 
 
 def _local(name: str, folders: Folders, beside: Path | None, depth: int) -> Iterator[Path | str]:
+    name = slashed(name)
     if beside is not None and not Path(name).is_absolute() and not name.startswith("bundled/"):
         near = beside / name
         if near.exists() or any(c in name for c in "*?["):

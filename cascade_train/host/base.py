@@ -44,12 +44,12 @@ class Folders:
         """The existing file or folder that ``text`` (from a workflow) names.
 
         ``bundled/…`` is looked up in this package's examples, a relative path under the input folder
-        first and then under each allowed folder.
+        first and then under each allowed folder. Between folders stands ``/`` or ``\\``.
 
         Raises:
             CascadeError: it does not exist, or lies (after following links) outside the allowed folders.
         """
-        wanted = text.strip()
+        wanted = slashed(text.strip())
         if not wanted:
             raise CascadeError(f"the {what} is empty", fix=f"Give a path inside {self.input}")
         if wanted.startswith(BUNDLED):
@@ -94,6 +94,13 @@ class Folders:
         if target == root or name.endswith("/"):
             raise CascadeError(f"the {what} '{text}' names a folder", fix="Use the name of a file in it")
         return target
+
+
+def slashed(text: str) -> str:
+    """A path as someone wrote it, with ``/`` between folders, whichever system it was written on."""
+    if "\\" not in text or (Path(text).is_absolute() and Path(text).exists()):
+        return text
+    return text.replace("\\", "/")
 
 
 def examples_folder() -> Path:

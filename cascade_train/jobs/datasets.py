@@ -22,19 +22,33 @@ OnBad = Literal["skip", "error"]
 
 
 def image_folder(
-    path: str, *, recursive: bool, on_bad: OnBad, max_bad: float, background: str, host: Host
+    path: str,
+    *,
+    recursive: bool,
+    on_bad: OnBad,
+    max_bad: float,
+    background: str,
+    host: Host,
+    ending: str = "",
 ) -> Dataset:
     """The pictures in a folder; raises CascadeError as `sources.folder_dataset` and `sources.colour` do."""
-    return _treated(sources.folder_dataset(path, recursive=recursive, host=host), on_bad, max_bad, background)
+    dataset = sources.folder_dataset(path, recursive=recursive, host=host, ending=ending)
+    return _treated(dataset, on_bad, max_bad, background)
 
 
 def web_dataset(
-    shards: str, *, shuffle_buffer: int, on_bad: OnBad, max_bad: float, background: str, host: Host
+    shards: str,
+    *,
+    shuffle_buffer: int,
+    on_bad: OnBad,
+    max_bad: float,
+    background: str,
+    host: Host,
+    ending: str = "",
 ) -> Dataset:
     """The samples in tars; raises CascadeError as `sources.tars_dataset` and `sources.colour` do."""
-    return _treated(
-        sources.tars_dataset(shards, shuffle=shuffle_buffer, host=host), on_bad, max_bad, background
-    )
+    dataset = sources.tars_dataset(shards, shuffle=shuffle_buffer, host=host, ending=ending)
+    return _treated(dataset, on_bad, max_bad, background)
 
 
 def from_images(batches: Sequence[Tensor], captions: Sequence[str], host: Host) -> Dataset:

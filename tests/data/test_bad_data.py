@@ -16,6 +16,7 @@ from PIL import Image
 
 from cascade_train.data.dataset import OpenDataset
 from cascade_train.data.readers import tar_source
+from cascade_train.data.unused import OTHER, RIVAL
 from cascade_train.errors import CascadeError
 
 from .conftest import encoded, photo
@@ -44,7 +45,7 @@ def messy(tmp_path: Path) -> Path:
     put("png called jpg.jpg", png)
     put("UPPER.JPG", jpeg)
     put("half.jpg", jpeg[: len(jpeg) // 2])
-    put("half.png", png[: len(png) // 2])
+    put("cut.png", png[: len(png) // 2])
     put("nothing.png", b"")
     put("zeros.jpg", bytes(5000))
     put("unfinished.jpg", jpeg[:-400] + bytes(4000))
@@ -76,7 +77,7 @@ def messy(tmp_path: Path) -> Path:
 def test_a_messy_folder(messy: Path, opened: Opened) -> None:
     dataset = opened(messy, max_bad=0.9)
     found = reasons(dataset)
-    assert set(found["truncated"]) == {"half.jpg", "half.png", "unfinished.jpg"}
+    assert set(found["truncated"]) == {"half.jpg", "cut.png", "unfinished.jpg"}
     assert found["zero bytes"] == ("nothing.png",)
     assert found["nothing but zeros"] == ("zeros.jpg",)
     assert found["not a picture that can be read"] == ("text.jpg",)
@@ -109,7 +110,7 @@ def test_the_report_names_what_is_bad_for_people_and_machines(messy: Path, opene
     report = opened(messy, max_bad=0.9, strict=False).report
     text = report.text()
     assert "other files in my pictures (2) are left alone: 1 .mp4" in text
-    assert "3 truncated: half.jpg, half.png, unfinished.jpg" in text
+    assert "3 truncated: cut.png, half.jpg, unfinished.jpg" in text
     data = report.data()
     assert data["bad"] == report.bad_count >= 10
     assert {"name": "text.jpg", "reason": "not a picture that can be read"} in data["bad_files"]
@@ -283,8 +284,8 @@ def test_a_messy_tar(tmp_path: Path) -> None:
         "no picture in this sample": ("0001.txt",),
         "zero bytes": ("0002.png",),
         "NaN in json": ("0004.png",),
-        "a name without ending": ("noending",),
     }
+    assert {("noending", OTHER), ("0005.mask.png", RIVAL)} <= set(dataset.report.unused)
     captions = {dataset.captions(i) for i in range(len(dataset))}
     assert captions == {("zero",), ("drei 🦊",), ("five", "fuenf"), ("six",)}
 

@@ -35,10 +35,11 @@ META = {"caption": "from meta", "title": "A Fox", "tags": ["red", "small"], "dee
         (CaptionSpec(getter=normalise("[title, join(tags)]")), ("A Fox", "red, small")),
         (CaptionSpec(source="metadata", getter=normalise("txt + '!'")), ("from txt!",)),
         (CaptionSpec(source="metadata", field="nowhere"), None),
-        (CaptionSpec(source="metadata", field="n"), None),
-        (CaptionSpec(source="metadata", field="n", fallback="empty"), ("",)),
-        (CaptionSpec(source="metadata", field="n", fallback="file name"), ("red fox 2",)),
-        (CaptionSpec(source="metadata", field="n", fallback="fixed", fixed="x"), ("x",)),
+        (CaptionSpec(source="metadata", field="n"), ("3",)),
+        (CaptionSpec(source="metadata", field="deep"), None),
+        (CaptionSpec(source="metadata", field="deep", fallback="empty"), ("",)),
+        (CaptionSpec(source="metadata", field="deep", fallback="file name"), ("red fox 2",)),
+        (CaptionSpec(source="metadata", field="deep", fallback="fixed", fixed="x"), ("x",)),
     ],
 )
 def test_where_captions_come_from(spec: CaptionSpec, expected: object) -> None:

@@ -31,7 +31,6 @@ import sys
 from pathlib import Path
 from cascade_train.data.dataset import open_dataset
 from cascade_train.data.pixels import BadImage, decode
-from cascade_train.data.shards import samples_in
 from cascade_train.data.sources import folder_dataset, tars_dataset
 from cascade_train.data.spec import CaptionSpec
 from cascade_train.errors import CascadeError

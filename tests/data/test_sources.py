@@ -23,6 +23,7 @@ from cascade_train.data.sidecar import beside
 from cascade_train.data.sources import combine, folder_dataset, pictures_dataset, tars_dataset, tars_state
 from cascade_train.data.spec import CaptionSpec, Dataset, WeightedSource
 from cascade_train.data.tars import index_tar
+from cascade_train.data.unused import RIVAL
 from cascade_train.data.urls import expand, expand_braces
 from cascade_train.errors import CascadeError
 from cascade_train.host.headless import HeadlessHost, headless_folders
@@ -116,9 +117,13 @@ def test_whose_a_text_file_is(make_folder: Callable[..., Path], opened: Opened, 
         "pictures/0000.png": ("of the whole name",),
         "pictures/0001.png": ("tagged",),
         "pictures/0002.jpg": ("of both",),
-        "pictures/0002.png": ("of both",),
     }
+    assert ("0002.png", RIVAL) in dataset.report.unused
     assert dataset.entry(1).metadata() == {"score": 4}
+    (root / "0002.png.txt").write_text("of its whole name")
+    both = opened(root, captions=CaptionSpec(fallback="empty"))
+    said = {both.key(i): both.captions(i) for i in range(len(both))}
+    assert said["pictures/0002.png"] == ("of its whole name",) and said["pictures/0002.jpg"] == ("of both",)
     assert any("0003.txt" in warning for warning in dataset.report.warnings)
 
 

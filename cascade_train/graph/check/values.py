@@ -12,7 +12,7 @@ from cascade_train.graph.check.near import alternatives, nearest, with_article
 from cascade_train.graph.check.schema import Input
 from cascade_train.graph.file.api import unwrapped
 from cascade_train.graph.file.widgets import DYNAMIC_COMBO, UPLOADS
-from cascade_train.host.base import Host
+from cascade_train.host.base import Host, slashed
 
 Finding = tuple[str, str, str]
 """What is wrong, what would be right, and a word for the kind."""
@@ -218,7 +218,7 @@ def _uploaded(entry: Input, value: Any, host: Host) -> Finding | None:
         if value.endswith(f"[{kind}]"):
             name, folder = value[: -len(kind) - 2].strip(), place
     try:
-        target = (folder / name).resolve()
+        target = (folder / slashed(name)).resolve()
         if not target.is_relative_to(folder.resolve()):
             return "lies outside the folder", f"Give the name of a file in {folder}", "file"
         if target.is_file():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cascade_train.errors import CascadeError
-from cascade_train.host.base import Host
+from cascade_train.host.base import Host, slashed
 from cascade_train.rasters import open_raster
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def located(host: Host, name: str) -> Path:
     ):
         if name.endswith(f"[{tag}]"):
             folder, name = tagged, name[: -len(tag) - 2].rstrip()
-    path = folder / name
+    path = folder / slashed(name)
     if not path.is_file():
         raise CascadeError(
             f"there is no picture '{name}'",

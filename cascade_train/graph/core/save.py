@@ -140,7 +140,7 @@ def next_name(output: Path, prefix: str, width: int, height: int) -> tuple[Path,
     }
     for name, value in values.items():
         prefix = prefix.replace(f"%{name}%", value)
-    prefix = os.path.normpath(prefix)
+    prefix = os.path.normpath(prefix.replace("\\", "/"))  # a workflow means the same on every system
     subfolder, stem = os.path.split(prefix)
     folder = output / subfolder
     if Path(subfolder).is_absolute() or not folder.resolve().is_relative_to(output.resolve()):
