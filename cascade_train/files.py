@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cascade_train.errors import CascadeError
+
 
 @contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
@@ -26,6 +28,32 @@ def written_beside(path: Path) -> Iterator[Path]:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def check_own(folder: Path) -> None:
+    """See that what is written in ``folder``, a run's, stays beside the other runs.
+
+    Raises:
+        CascadeError: the folder, something in it or in its ``checkpoints`` is a link that leads elsewhere.
+    """
+    home = os.path.realpath(folder.parent)
+    for place in (folder, folder / "checkpoints"):
+        for path in (str(place), *_links_in(place)):
+            real = os.path.realpath(path)
+            if real != home and not real.startswith(home.rstrip(os.sep) + os.sep):
+                raise CascadeError(
+                    f"'{path}' is a link that leads to '{real}': nothing is written through it",
+                    where=str(folder),
+                    fix="Remove the link; to keep runs elsewhere, choose another output folder",
+                )
+
+
+def _links_in(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.path for entry in entries if entry.is_symlink()]
+    except OSError:
+        return []
 
 
 def shared(path: Path) -> None:

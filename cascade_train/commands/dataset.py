@@ -24,6 +24,8 @@ _CHUNK = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from cascade_train.commands.places import add_trust
+
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     look = actions.add_parser(
         "inspect", help="count samples, buckets, captions, and what cannot be used and why"
@@ -104,6 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     box.add_argument("--flat", action="store_true", help="do not look into the folders inside")
     for action in (look, box):
+        add_trust(action)
         action.add_argument(
             "--output-dir",
             type=Path,
@@ -125,10 +128,22 @@ def run(args: argparse.Namespace) -> int:
 def _host(args: argparse.Namespace) -> Any:
     """A host that shows progress on standard error and may read what the person names."""
     from cascade_train.commands.terminal import Terminal
+    from cascade_train.data.hosts import host_of
     from cascade_train.host.headless import HeadlessHost, headless_folders
 
     here = Path.cwd()
-    folders = headless_folders(args.output_dir or Path("output"), here, (), [Path(here.anchor)])
+    folders = headless_folders(
+        args.output_dir or Path("output"),
+        here,
+        (),
+        [
+            Path(args.path).expanduser().resolve()
+            if Path(args.path).expanduser().is_dir()
+            else Path(here.anchor)
+        ],
+        follow_links=args.follow_links,
+        allowed_hosts=[*args.allow_host, host_of(args.path)],  # what a person types is the person's own word
+    )
     named = Path(args.path).expanduser()
     if named.is_absolute() and named.anchor != here.anchor:
         folders = replace(folders, extra_read=(*folders.extra_read, Path(named.anchor)))
@@ -243,7 +258,9 @@ def _pack(args: argparse.Namespace) -> int:
     host = _host(args)
     root = Path(args.path).expanduser()
     progress = progress_of(host)
-    reader = FolderReader(root, index_folder(root, not args.flat, host.folders.cache / "index", progress))
+    links = host.folders.link_roots()
+    index = index_folder(root, not args.flat, host.folders.cache / "index", progress, links)
+    reader = FolderReader(root, index)
     done = pack(reader, args.out.expanduser(), shard_bytes=int(args.shard_size * 1e6), progress=progress)
     host.sink._clear()
     for shard in done.shards:

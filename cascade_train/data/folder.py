@@ -19,6 +19,7 @@ from typing import Any
 from cascade_train.data import index as index_file
 from cascade_train.data.entry import Entry, printable, split_ending, to_blob
 from cascade_train.data.index import Index
+from cascade_train.data.links import Linked, Roots, leads_outside, told
 from cascade_train.data.pixels import EXTENSIONS
 from cascade_train.data.probe import json_trouble, probe, read_json, read_text
 from cascade_train.errors import CascadeError
@@ -52,15 +53,18 @@ class Listing:
     orphans: list[Found] = field(default_factory=list)
     others: list[Found] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    linked: list[str] = field(default_factory=list)
 
 
-def walk(root: Path, recursive: bool) -> Iterator[Listing]:
-    """The folders under ``root`` in the order of their names; links are followed, loops are not."""
-    for files in _scan(str(root), "", recursive, set()):
+def walk(root: Path, recursive: bool, links: Roots = None) -> Iterator[Listing]:
+    """The folders under ``root`` in the order of their names; no loops, and no links out of ``links``."""
+    for files in _scan(str(root), "", recursive, set(), links):
         listing, found = Listing(), []
         for item in files:
             if isinstance(item, Found):
                 found.append(item)
+            elif isinstance(item, Linked):
+                listing.linked.append(item.name)
             else:
                 listing.unreadable.append(item)
         found.sort(key=lambda item: to_blob(item.name))
@@ -68,28 +72,35 @@ def walk(root: Path, recursive: bool) -> Iterator[Listing]:
         yield listing
 
 
-def _scan(folder: str, prefix: str, recursive: bool, seen: set[str]) -> Iterator[Iterator[Found | str]]:
+def _scan(
+    folder: str, prefix: str, recursive: bool, seen: set[str], links: Roots
+) -> Iterator[Iterator[Found | Linked | str]]:
     """The files of one folder after the other, as `_files` gives them; they are to be read to the end."""
     real = os.path.realpath(folder)
     if real in seen:
         return
     seen.add(real)
     folders: list[tuple[str, str]] = []
-    yield _files(folder, prefix, folders)
+    yield _files(folder, prefix, folders, links)
     if recursive:
         for name, path in sorted(folders, key=lambda item: to_blob(item[0])):
-            yield from _scan(path, f"{prefix}{name}/", recursive, seen)
+            yield from _scan(path, f"{prefix}{name}/", recursive, seen, links)
 
 
-def _files(folder: str, prefix: str, folders: list[tuple[str, str]]) -> Iterator[Found | str]:
-    """The files in a folder in any order, of those that cannot be looked at the name alone; the folders in it
-    are added to ``folders``."""
+def _files(
+    folder: str, prefix: str, folders: list[tuple[str, str]], links: Roots
+) -> Iterator[Found | Linked | str]:
+    """The files in a folder in any order, of those that cannot be looked at the name alone, and links that
+    are not followed; the folders in it are added to ``folders``."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
                 try:
+                    if leads_outside(entry, links):
+                        yield Linked(prefix + entry.name)
+                        continue
                     if entry.is_dir():
                         folders.append((entry.name, entry.path))
                         continue
@@ -144,25 +155,27 @@ def _numbers(owner: list[int] | int) -> list[int]:
     return [owner] if isinstance(owner, int) else owner
 
 
-def folder_stamp(root: Path, recursive: bool) -> str:
+def folder_stamp(root: Path, recursive: bool, links: Roots = None) -> str:
     """A digest of the names, sizes and times of all files; changes when any of them does.
 
     It adds up what each file gives, so that no listing is held and sorted.
     """
     total = count = 0
-    for files in _scan(str(root), "", recursive, set()):
+    for files in _scan(str(root), "", recursive, set(), links):
         for found in files:
             said = (
                 to_blob(found.name) + b"\0%d %d" % (found.size, found.mtime)
                 if isinstance(found, Found)
-                else b"?" + to_blob(found)
+                else b"?" + to_blob(found.name + "@" if isinstance(found, Linked) else found)
             )
             total += int.from_bytes(hashlib.blake2b(said, digest_size=32).digest(), "little")
             count += 1
     return hashlib.sha256(f"listing 2 {count} {total % (1 << 256)}".encode()).hexdigest()[:32]
 
 
-def index_folder(root: Path, recursive: bool, cache: Path, progress: Progress = silent) -> Index:
+def index_folder(
+    root: Path, recursive: bool, cache: Path, progress: Progress = silent, links: Roots = None
+) -> Index:
     """The up-to-date index of ``root``, kept in the folder ``cache``; only what changed is looked at.
 
     Raises:
@@ -174,11 +187,11 @@ def index_folder(root: Path, recursive: bool, cache: Path, progress: Progress = 
             f"the picture folder {what}", where=str(root), fix="Give a folder that holds pictures"
         )
     key = hashlib.sha256(to_blob(f"{root.resolve()}|{recursive}")).hexdigest()[:24]
-    path = cache / f"{key}-{folder_stamp(root, recursive)}.sqlite"
+    path = cache / f"{key}-{folder_stamp(root, recursive, links)}.sqlite"
     known = _open(path)
     if known is None:
         older = next((opened for old in cache.glob(f"{key}-*.sqlite") if (opened := _open(old))), None)
-        builder = _Builder(root, recursive, older, progress)
+        builder = _Builder(root, recursive, older, progress, links)
         index_file.write_entries(path, builder.entries(), builder.facts)
         if older is not None:
             older.close()
@@ -194,6 +207,8 @@ def index_folder(root: Path, recursive: bool, cache: Path, progress: Progress = 
         counts = [f"{count} {ending}" for ending, count in sorted(others.items())]
         if known.facts.get("orphans"):
             counts.append(f"{known.facts['orphans']} captions or metadata files without a picture")
+        if known.facts.get("links"):
+            counts.append(told(known.facts["links"], known.facts["link_names"]))
         seen = ", ".join(counts) or "no files"
         raise CascadeError(
             "no picture was found" + (" in it or below it" if recursive else ""),
@@ -214,18 +229,22 @@ def _open(path: Path) -> Index | None:
 
 
 class _Builder:
-    def __init__(self, root: Path, recursive: bool, older: Index | None, progress: Progress) -> None:
+    def __init__(
+        self, root: Path, recursive: bool, older: Index | None, progress: Progress, links: Roots
+    ) -> None:
         self.root, self.recursive, self.older, self.progress = root, recursive, older, progress
+        self.links = links
         self.facts: dict[str, Any] = {}
 
     def entries(self) -> Iterator[Entry]:
         others: Counter[str] = Counter()
         orphans: list[str] = []
-        orphan_count = done = 0
+        linked: list[str] = []
+        orphan_count = link_count = done = 0
         tables_bad: list[str] = []
         tables: dict[str, dict[str, Any]] = {}
         with ThreadPoolExecutor(min(8, (os.cpu_count() or 1) + 1)) as pool:
-            for listing in walk(self.root, self.recursive):
+            for listing in walk(self.root, self.recursive, self.links):
                 _read_tables(self.root, listing, tables, tables_bad)
                 for name in listing.unreadable:
                     yield Entry(name, bad="may not be read")
@@ -238,11 +257,14 @@ class _Builder:
                     self.progress(done, 0, f"looked at {done} pictures")
                 orphan_count += len(listing.orphans)
                 orphans.extend(printable(found.name) for found in listing.orphans[: 10 - len(orphans)])
+                link_count += len(listing.linked)
+                linked.extend(printable(name) for name in sorted(listing.linked)[: 10 - len(linked)])
                 for found in (*listing.others, *listing.tables):
                     others[split_ending(found.name)[1].lower() or "without ending"] += 1
         self.facts.update(
             others=dict(others), orphans=orphan_count, orphan_names=orphans, tables_bad=tables_bad
         )
+        self.facts.update({"links": link_count, "link_names": linked} if link_count else {})
 
     def _entries(
         self, tables: dict[str, dict[str, Any]], items: list[tuple[Found, list[tuple[str, Found]]]]

@@ -14,6 +14,7 @@ from cascade_train.data.captions import captions_of
 from cascade_train.data.entry import Entry
 from cascade_train.data.folder import index_folder
 from cascade_train.data.index import Index
+from cascade_train.data.links import Roots
 from cascade_train.data.pixels import decode
 from cascade_train.data.spec import CaptionSpec, FolderSource, Source, TarSource
 from cascade_train.data.tars import index_tar, read_member
@@ -168,7 +169,8 @@ def open_source(source: Source, cache: Path, progress: Progress = silent) -> Rea
 @opens(FolderSource)
 def _open_folder(source: FolderSource, cache: Path, progress: Progress) -> Reader:
     root = Path(source.path)
-    return _unchanged(FolderReader(root, index_folder(root, source.recursive, cache, progress)), source)
+    index = index_folder(root, source.recursive, cache, progress, source.links)
+    return _unchanged(FolderReader(root, index), source)
 
 
 @opens(TarSource)
@@ -187,9 +189,12 @@ def _unchanged(reader: Reader, source: FolderSource | TarSource) -> Reader:
     return reader
 
 
-def folder_source(path: Path, recursive: bool, cache: Path, progress: Progress = silent) -> FolderSource:
+def folder_source(
+    path: Path, recursive: bool, cache: Path, progress: Progress = silent, links: Roots = None
+) -> FolderSource:
     """The source that describes what is in the folder now; its index is made on the way."""
-    return FolderSource(index_folder(path, recursive, cache, progress).content, str(path), recursive)
+    content = index_folder(path, recursive, cache, progress, links).content
+    return FolderSource(content, str(path), recursive, links)
 
 
 def tar_source(path: Path, cache: Path, progress: Progress = silent) -> TarSource:

@@ -12,6 +12,7 @@ from cascade_train.data.choosing import Leaf
 from cascade_train.data.entry import printable
 from cascade_train.data.filters.sieve import Sieve
 from cascade_train.data.folder import TABLES
+from cascade_train.data.links import told
 from cascade_train.data.measured import MeasureStore
 from cascade_train.data.noted import choices
 from cascade_train.data.readers import Reader, open_source
@@ -215,5 +216,7 @@ def _noticed(reader: Reader) -> Iterator[str]:
     if reader.facts.get("orphans"):
         names = ", ".join(reader.facts["orphan_names"])
         yield f"{reader.facts['orphans']} text files without a picture in {reader.label}: {names}"
+    if reader.facts.get("links"):
+        yield told(reader.facts["links"], reader.facts["link_names"])
     for table in reader.facts.get("tables_bad", ()):
         yield f"metadata that cannot be read: {table}"

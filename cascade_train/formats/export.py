@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
+from cascade_train.files import check_own
 from cascade_train.host.base import Folders
 from cascade_train.models.spec import ModelsSpec
 
@@ -32,7 +33,12 @@ def export_path(folders: Folders, filename: str, run_folder: Path, default: str)
         CascadeError: the name leaves the output folder.
     """
     name = filename.strip().removesuffix(".safetensors")
-    path = folders.resolve_write(name, "filename") if name else run_folder / "exports" / default
+    if name:
+        path = folders.resolve_write(name, "filename")
+    else:
+        path = run_folder / "exports" / default
+        if default:
+            check_own(run_folder)
     return path.with_name(path.name + ".safetensors")
 
 

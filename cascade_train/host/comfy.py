@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ log = logging.getLogger("cascade_train")
 
 PREVIEW_SIDE = 512
 """Longest side of a preview that is sent to the browser, in pixels."""
+
+ALLOW_HOST = "CASCADE_TRAIN_ALLOW_HOST"
+"""Names the hosts that remote shards may come from though they are not public: ComfyUI has no option."""
 
 TEXT_INTERVAL = 0.25
 """Least time between two lines of text on a node, in seconds."""
@@ -48,6 +52,8 @@ class ComfyHost:
             runs=output / "cascade" / "runs",
             cache=output / "cascade" / "cache",
             models=models,
+            follow_links=True,  # as ComfyUI itself does
+            allowed_hosts=tuple(os.environ.get(ALLOW_HOST, "").replace(",", " ").split()),
         )
 
     @property
