@@ -241,7 +241,7 @@ def _counting(copy: _Copy) -> Any:
     """What fsspec tells how far a copy is."""
     from fsspec.callbacks import Callback
 
-    class Counting(Callback):  # type: ignore[misc]
+    class Counting(Callback):
         def set_size(self, size: int | None) -> None:
             copy.expect(size)
 

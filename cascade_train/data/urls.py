@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.request import url2pathname
 
 from cascade_train.data.hosts import check_url
@@ -222,7 +222,7 @@ def listed(path: Path) -> list[str]:
         ] = []  # of each list and mapping around: whether a key comes next, None in lists
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None):
-                raise ValueError(f"line {event.start_mark.line + 1}: aliases and tags have no place in it")
+                raise ValueError(f"{_line(event)}aliases and tags have no place in it")
             if isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
                 keys.pop()
             is_key = bool(keys and keys[-1])
@@ -231,7 +231,7 @@ def listed(path: Path) -> list[str]:
             if isinstance(event, yaml.CollectionStartEvent):
                 keys.append(True if isinstance(event, yaml.MappingStartEvent) else None)
                 if len(keys) > _DEEPEST:
-                    raise ValueError(f"line {event.start_mark.line + 1}: lists are nested too deeply")
+                    raise ValueError(f"{_line(event)}lists are nested too deeply")
             elif isinstance(event, yaml.ScalarEvent) and not is_key:
                 kind = plain.resolve(yaml.ScalarNode, event.value, event.implicit)
                 if kind == "tag:yaml.org,2002:str":
@@ -244,3 +244,7 @@ def listed(path: Path) -> list[str]:
             "the list of tars is empty", where=where, fix="Write one '- path/or/url.tar' a line"
         )
     return found
+
+
+def _line(event: Any) -> str:
+    return f"line {event.start_mark.line + 1}: " if event.start_mark else ""
