@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cascade_train.errors import CascadeError
+from cascade_train.errors import CascadeError, plain
 
 if TYPE_CHECKING:
     from cascade_train.data.dataset import OpenDataset
@@ -204,7 +204,7 @@ def _inspect(args: argparse.Namespace) -> int:
         samples_grid(opened, min(24, report.samples)).save(args.preview)
     print(report.text())
     for note in notes:
-        print(f"note: {note}")
+        print(f"note: {plain(note)}")
     if args.json:
         print(
             json.dumps(

@@ -25,6 +25,7 @@ from cascade_train.digest import digest
 from cascade_train.errors import CascadeError
 from cascade_train.files import shared, write_json, written_beside
 from cascade_train.migrations import read_forward, stamped
+from cascade_train.models import header
 
 Kind = Literal["latents", "text", "images"]
 KINDS: tuple[Kind, ...] = ("latents", "text", "images")
@@ -122,7 +123,14 @@ class Store:
         try:
             handle, names = self._handle(shard)
             return {name: handle.get_tensor(f"{key}.{name}") for name in names[key]}
-        except (OSError, KeyError, ValueError, RuntimeError, _damaged()):  # pruned or damaged meanwhile
+        except (
+            OSError,
+            KeyError,
+            ValueError,
+            RuntimeError,
+            CascadeError,
+            _damaged(),
+        ):  # pruned or damaged meanwhile
             self._handles.pop(shard, None)
             return None
 
@@ -130,9 +138,7 @@ class Store:
         if shard in self._handles:
             self._handles.move_to_end(shard)
         else:
-            from safetensors import safe_open
-
-            handle = safe_open(self._shards[shard], framework="np")
+            handle = _opened(self._shards[shard])
             self._handles[shard] = (handle, _grouped(handle.keys()))
             while len(self._handles) > _OPEN_SHARDS:
                 self._handles.popitem(last=False)
@@ -141,8 +147,6 @@ class Store:
 
     def _refresh(self) -> None:
         """Learn of shards that other processes wrote."""
-        from safetensors import safe_open
-
         self._looked = time.monotonic()
         if not self.folder.is_dir():
             return
@@ -150,9 +154,9 @@ class Store:
             if path.name in self._known or path.name.startswith("."):
                 continue
             try:
-                with safe_open(path, framework="np") as handle:
+                with _opened(path) as handle:
                     keys = list(_grouped(handle.keys()))
-            except (OSError, ValueError, RuntimeError, _damaged()):
+            except (OSError, ValueError, RuntimeError, CascadeError, _damaged()):
                 self._known.add(path.name)
                 continue
             self._add(path, keys)
@@ -170,6 +174,14 @@ class Store:
 def _short(key: str) -> np.uint64:
     """The first half of a key, which finds its shard; the shard knows it whole."""
     return np.uint64(int(key[:16], 16))
+
+
+def _opened(path: Path) -> Any:
+    """A shard, its header checked first; CascadeError or the library's own error where it is damaged."""
+    from safetensors import safe_open
+
+    header.read(path)
+    return safe_open(path, framework="np")
 
 
 def _damaged() -> type[Exception]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -138,6 +139,7 @@ def stays_in(path: Path, root: Path) -> bool:
     return path.resolve().is_relative_to(root.resolve())
 
 
+@lru_cache(maxsize=1)
 def examples_folder() -> Path:
     """The folder of pictures that ship with this package."""
     return Path(__file__).resolve().parent.parent / "examples"

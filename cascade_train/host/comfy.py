@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cascade_train.errors import plain
 from cascade_train.host.base import Folders
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class ComfyHost:
         bar = comfy.utils.ProgressBar(max(1, total))
         picture = None if preview is None else ("JPEG", preview.convert("RGB"), PREVIEW_SIDE)
         if text:
-            self._show(text)
+            self._show(plain(text))
         bar.update_absolute(done, max(1, total), picture)
 
     def _show(self, text: str) -> None:
@@ -104,6 +105,7 @@ class ComfyHost:
 
     def warn(self, text: str) -> None:
         """In ComfyUI's log and in the browser, once for each queued prompt."""
+        text = plain(text)
         told = (_prompt_id(), text)
         if told in self._warned:
             return

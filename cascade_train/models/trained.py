@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
 from cascade_train.migrations import read_forward
+from cascade_train.models.weights import read_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,10 +45,8 @@ def read_trained(checkpoint: Path) -> TrainedState:
     Raises:
         CascadeError: there is no trained state in it, or one written by a later version.
     """
-    from safetensors.torch import load_file
-
     kind, settings = read_settings(checkpoint)
-    return TrainedState(kind, load_file(checkpoint / TRAINED_TENSORS), settings)
+    return TrainedState(kind, read_tensors(checkpoint / TRAINED_TENSORS), settings)
 
 
 def read_settings(checkpoint: Path) -> tuple[str, dict[str, Any]]:

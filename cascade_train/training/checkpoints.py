@@ -22,6 +22,7 @@ from cascade_train.errors import CascadeError
 from cascade_train.files import shared, write_json
 from cascade_train.migrations import current, forward, read_forward, stamped
 from cascade_train.models.trained import TRAINED_JSON, TRAINED_TENSORS, TrainedState
+from cascade_train.models.weights import read_tensors
 from cascade_train.training.spec import Block, Position
 
 if TYPE_CHECKING:
@@ -164,14 +165,12 @@ def write_checkpoint(
 
 def read_state(folder: Path) -> dict[str, Tensor]:
     """The state tensors (CPU) of a checkpoint folder, as `Trainer.restore` takes them."""
-    from safetensors.torch import load_file
-
     info = read_forward(folder / INFO, "checkpoint")
     in_trained = info["in_trained"]
-    old = {"format": info.get("state_format", 1), "tensors": load_file(folder / STATE)}
+    old = {"format": info.get("state_format", 1), "tensors": read_tensors(folder / STATE)}
     state: dict[str, Tensor] = forward("state", old, str(folder / STATE))["tensors"]
     if in_trained:
-        for name, value in load_file(folder / TRAINED_TENSORS).items():
+        for name, value in read_tensors(folder / TRAINED_TENSORS).items():
             state.update({f"{group}/{name}": value for group in in_trained})
     return state
 
