@@ -51,7 +51,7 @@ class Printed:
 def printed() -> Iterator[None]:
     """Within the block standard output and error are `Printed`."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = Printed(before[0]), Printed(before[1])  # type: ignore[assignment]
+    sys.stdout, sys.stderr = Printed(before[0]), Printed(before[1])
     try:
         yield
     finally:

@@ -123,9 +123,9 @@ def _end(header: Mapping[str, Any]) -> int:
     spans = []
     for name, entry in header.items():
         shown = name if len(name) <= 60 else name[:59] + "…"
-        shape = entry.get("shape") if isinstance(entry, dict) else None
-        span = entry.get("data_offsets") if isinstance(entry, dict) else None
-        if not _numbers(shape) or not _numbers(span) or len(span) != 2 or len(shape) > _MOST_SIDES:
+        entry = entry if isinstance(entry, dict) else {}
+        shape, span = _numbers(entry.get("shape")), _numbers(entry.get("data_offsets"))
+        if shape is None or span is None or len(span) != 2 or len(shape) > _MOST_SIDES:
             raise _Fault(f"the tensor '{shown}' has no shape or place")
         bits = _BITS.get(str(entry.get("dtype")))
         if span[1] < span[0] or (bits is not None and math.prod(shape) * bits != 8 * (span[1] - span[0])):
@@ -139,5 +139,8 @@ def _end(header: Mapping[str, Any]) -> int:
     return at
 
 
-def _numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(type(each) is int and 0 <= each < 1 << 62 for each in value)
+def _numbers(value: Any) -> list[int] | None:
+    """``value`` where it is a list of whole numbers of 0 or more."""
+    if not isinstance(value, list):
+        return None
+    return value if all(type(each) is int and 0 <= each < 1 << 62 for each in value) else None

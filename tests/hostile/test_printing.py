@@ -22,7 +22,7 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u202
 
 
 def call(tmp_path: Path, *words: str) -> tuple[int, str]:
-    """``cascade-train`` as from a shell; what it says on both streams. It must not hold control characters."""
+    """``cascade-train`` as from a shell; what it says on both streams, free of control characters."""
     done = subprocess.run(
         [sys.executable, "-m", "cascade_train.cli", *words],
         cwd=tmp_path,

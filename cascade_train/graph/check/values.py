@@ -44,6 +44,8 @@ def value_problem(
     if kind is None:
         if entry.required and entry.type != "*" and value is None:
             return "is required and has nothing", f"Connect {with_article(entry.type)}", "missing input"
+        if value is not None and (entry.type in _WIRED or entry.type.startswith("CASCADE_")):
+            return "is a value where a wire belongs", f"Connect {with_article(entry.type)}", "link type"
         return None
     found = _CONVERT[kind](value)
     if isinstance(found, str):
@@ -129,6 +131,12 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
     "STRING": _text,
     "BOOLEAN": _boolean,
 }
+
+
+_WIRED = frozenset(
+    {"IMAGE", "MASK", "LATENT", "MODEL", "CLIP", "VAE", "CONDITIONING", "CONTROL_NET", "CLIP_VISION"}
+)
+"""Types of core that no widget gives; packs may have widgets for types of their own."""
 
 
 def _wanted(entry: Input) -> str:
