@@ -134,7 +134,7 @@ def config_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise CascadeError("the configuration in the file's metadata is broken", fix="Download it again")
