@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from cascade_train import __version__
-from cascade_train.errors import STOPPED, CascadeError, Interrupted
+from cascade_train.commands.printing import printed
+from cascade_train.errors import STOPPED, CascadeError, Interrupted, plain
 
 COMMANDS = ("run", "validate", "convert", "inspect", "nodes", "runs", "dataset", "cache", "nano")
 """In the order of ``cascade-train --help``."""
@@ -33,7 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(
                 errors="backslashreplace"
             )  # a console that cannot show a sign must not end a run
-    words = list(sys.argv[1:] if argv is None else argv)
+    with printed():
+        return _called(list(sys.argv[1:] if argv is None else argv))
+
+
+def _called(words: list[str]) -> int:
     name = next((word for word in words if not word.startswith("-")), None)
     try:
         parser = _parser(name if words and words[0] == name else None)
@@ -67,7 +72,7 @@ def _guarded(args: argparse.Namespace) -> int:
 
 
 def _say(text: str, code: int) -> int:
-    print(f"cascade-train: {text}", file=sys.stderr)
+    print(f"cascade-train: {plain(text)}", file=sys.stderr)
     return code
 
 

@@ -3,6 +3,22 @@
 from __future__ import annotations
 
 
+def plain(text: str) -> str:
+    """``text`` on one line, with nothing that a terminal or a browser obeys: control characters, line ends
+    and signs that turn writing round become spaces. Names and values come from strangers' files."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(sign: str) -> str:
+    if sign.isprintable() or sign in _JOINERS:
+        return sign
+    return " "
+
+
+_JOINERS = "\u200c\u200d\u3000\u00a0"
+"""Within words and signs of some scripts; harmless."""
+
+
 class CascadeError(Exception):
     """A problem that a person can mend.
 
@@ -13,7 +29,8 @@ class CascadeError(Exception):
         typed: the input's name and the text that was typed there, where another node finds the mistake; who
             knows the graph can then name the node that has it.
 
-    ``str(error)`` is one line: ``what (where). fix``; for want of another place, ``where`` is the input.
+    ``str(error)`` is one line, made `plain`: ``what (where). fix``; for want of another place, ``where`` is
+    the input.
     """
 
     def __init__(
@@ -37,7 +54,7 @@ class CascadeError(Exception):
             text += f" ({where})"
         if self.fix:
             text += f". {self.fix.rstrip('. ')}"
-        return text + "."
+        return plain(text + ".")
 
 
 STOPPED = 130

@@ -137,6 +137,32 @@ def _in_use(part: Path) -> bool:
     return False
 
 
+def check_own(folder: Path) -> None:
+    """See that what is written in ``folder``, a run's, stays beside the other runs.
+
+    Raises:
+        CascadeError: the folder, something in it or in its ``checkpoints`` is a link that leads elsewhere.
+    """
+    home = os.path.realpath(folder.parent)
+    for place in (folder, folder / "checkpoints"):
+        for path in (str(place), *_links_in(place)):
+            real = os.path.realpath(path)
+            if real != home and not real.startswith(home.rstrip(os.sep) + os.sep):
+                raise CascadeError(
+                    f"'{path}' is a link that leads to '{real}': nothing is written through it",
+                    where=str(folder),
+                    fix="Remove the link; to keep runs elsewhere, choose another output folder",
+                )
+
+
+def _links_in(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.path for entry in entries if entry.is_symlink()]
+    except OSError:
+        return []
+
+
 def shared(path: Path) -> None:
     """Let others read ``path``: some libraries make files private, and what is made here may be shared."""
     path.chmod(0o644)

@@ -7,6 +7,8 @@ import json
 import time
 from pathlib import Path
 
+from cascade_train.errors import plain
+
 HELP = "list or remove cached latents, text states, indexes, measures and remote shards"
 
 _KINDS = ("latents", "text", "images", "index", "measures", "shards", "pictures")
@@ -47,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         days = max(0.0, (now - kept.used) / 86400)
         print(
             f"{kept.bytes / 1e6:10.1f} MB  {kept.files:6} files  {days:5.1f} days ago  {kept.kind:9} "
-            f"{kept.about}"
+            f"{plain(kept.about)}"
         )
     total = sum(kept.bytes for kept in found)
     print(f"{total / 1e6:.1f} MB {word} {cache}")

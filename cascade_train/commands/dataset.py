@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cascade_train.errors import CascadeError
+from cascade_train.errors import CascadeError, plain
 
 if TYPE_CHECKING:
     from cascade_train.data.dataset import OpenDataset
@@ -25,6 +25,8 @@ _CHUNK = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from cascade_train.commands.places import add_trust
+
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     look = actions.add_parser(
         "inspect", help="count samples, buckets, captions, and what cannot be used and why"
@@ -112,6 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     box.add_argument("--flat", action="store_true", help="do not look into the folders inside")
     for action in (look, box):
+        add_trust(action)
         action.add_argument(
             "--ending",
             default="",
@@ -140,10 +143,22 @@ def run(args: argparse.Namespace) -> int:
 def _host(args: argparse.Namespace) -> Any:
     """A host that shows progress on standard error and may read what the person names."""
     from cascade_train.commands.terminal import Terminal
+    from cascade_train.data.hosts import host_of
     from cascade_train.host.headless import HeadlessHost, headless_folders
 
     here = Path.cwd()
-    folders = headless_folders(args.output_dir or Path("output"), here, (), [Path(here.anchor)])
+    folders = headless_folders(
+        args.output_dir or Path("output"),
+        here,
+        (),
+        [
+            Path(args.path).expanduser().resolve()
+            if Path(args.path).expanduser().is_dir()
+            else Path(here.anchor)
+        ],
+        follow_links=args.follow_links,
+        allowed_hosts=[*args.allow_host, host_of(args.path)],  # what a person types is the person's own word
+    )
     named = Path(args.path).expanduser()
     if named.is_absolute() and named.anchor != here.anchor:
         folders = replace(folders, extra_read=(*folders.extra_read, Path(named.anchor)))
@@ -213,7 +228,7 @@ def _inspect(args: argparse.Namespace) -> int:
         for name, reason in report.unused if args.listed else ():
             print(f"not used: {printable(name)} ({reason})")
         for note in notes:
-            print(f"note: {note}")
+            print(f"note: {plain(note)}")
     if args.json:
         print(
             json.dumps(
@@ -294,8 +309,8 @@ def _pack(args: argparse.Namespace) -> int:
     host = _host(args)
     root = _named(args.path)
     progress = progress_of(host)
-    ending = picture_ending(args.ending)
-    index = index_folder(root, not args.flat, host.folders.cache / "index", progress, ending)
+    ending, links = picture_ending(args.ending), host.folders.link_roots()
+    index = index_folder(root, not args.flat, host.folders.cache / "index", progress, ending, links)
     reader = FolderReader(root, index)
     done = pack(reader, args.out.expanduser(), shard_bytes=int(args.shard_size * 1e6), progress=progress)
     host.sink._clear()

@@ -44,11 +44,28 @@ def add_places(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="a further folder that the workflow may read from (repeatable)",
     )
+    add_trust(group)
     group.add_argument(
         "--comfyui",
         type=Path,
         metavar="DIR",
         help="use the nodes of the ComfyUI in DIR, its custom nodes and its folders",
+    )
+
+
+def add_trust(group: Any) -> None:
+    """Options that let a workflow go where it may not by itself."""
+    group.add_argument(
+        "--follow-links",
+        action="store_true",
+        help="follow links in these folders that lead out of them (else they are counted and left alone)",
+    )
+    group.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="a host of this machine or a private network that remote shards may come from (repeatable)",
     )
 
 
@@ -85,9 +102,18 @@ def place(args: argparse.Namespace, display: Any) -> tuple[Any, Classes]:
             device=device,
             sink=display,
             before_packs=pack_nodes,
+            follow_links=args.follow_links,
+            allowed_hosts=args.allow_host,
         )
         return host, Classes(node_classes(host, others))
-    folders_ = headless_folders(args.output_dir or Path("output"), args.input_dir, args.models_dir, args.read)
+    folders_ = headless_folders(
+        args.output_dir or Path("output"),
+        args.input_dir,
+        args.models_dir,
+        args.read,
+        follow_links=args.follow_links,
+        allowed_hosts=args.allow_host,
+    )
     host = HeadlessHost(folders_, device, display)
     return host, Classes(node_classes(host))
 

@@ -111,8 +111,13 @@ def refuse(problems: Sequence[Mapping[str, Any]], as_json: bool) -> int:
             ),
             flush=True,
         )
-    for problem in problems:
+    from cascade_train.graph.check.problems import cut
+
+    told, more = cut(problems)
+    for problem in told:
         print(f"cascade-train: {problem['text']}", file=sys.stderr)
+    if more:
+        print(f"cascade-train: {more}", file=sys.stderr)
     if len(problems) > 1:
         print(f"cascade-train: {len(problems)} problems; nothing ran", file=sys.stderr)
     return WRONG

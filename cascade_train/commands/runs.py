@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cascade_train.errors import CascadeError
+from cascade_train.errors import CascadeError, plain
 
 HELP = "list trainings, show one, check their files, or delete checkpoints that are no branch's last"
 
@@ -85,7 +85,7 @@ def _table(found: list[dict[str, Any]], root: Path) -> None:
         holder = f"  trained by {each['trained_by']}" if each["trained_by"] else ""
         print(
             f"{each['name'][:12]}  step {each['step']:>7}  loss {loss:>7}  {each['bytes'] / 1e6:9.1f} MB  "
-            f"{each['target']:12} {each['label']}{holder}"
+            f"{plain(each['target']):12} {plain(str(each['label']))}{plain(holder)}"
         )
         for line in each["problems"]:
             print(f"cascade-train: {each['name'][:12]}: {line}", file=sys.stderr)

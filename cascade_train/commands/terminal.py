@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from cascade_train.errors import plain
 from cascade_train.graph.check.problems import one_line
 from cascade_train.graph.run.report import Event, ExecutionReport, NodeReport
 from cascade_train.host.base import Folders
@@ -120,6 +121,7 @@ class Terminal:
 
     def _draw(self, text: str) -> None:
         width = shutil.get_terminal_size().columns - 1
+        text = plain(text)
         shown = text if len(text) <= width else text[: max(0, width - 1)] + "…"
         self.stream.write("\r" + shown + " " * max(0, self._wide - len(shown)))
         self.stream.flush()
@@ -169,14 +171,14 @@ class Terminal:
             parts.append(text)
         if left is not None:
             parts.append(f"{left[1]:.1f} steps/s" if left[1] >= 1 else f"{span(1 / left[1])} a step")
-        line = "  ".join(parts)
+        line = plain("  ".join(parts))
         if self.live:
             self._draw(line)
         else:
             self._line("  " + line)
 
     def warn(self, text: str) -> None:
-        self._line(f"  warning  {text}")
+        self._line(f"  warning  {plain(text)}")
 
     def end(self, report: ExecutionReport, folders: Folders) -> None:
         self._clear()
@@ -187,7 +189,7 @@ class Terminal:
         for node in rows:
             self._line(f"  {node.state:<8} {names[node.node_id]}{one_line(_reason(node, names), 1000)}")
             for path in files_of(node.ui, folders):
-                self._line(f"           {path}")
+                self._line(f"           {plain(str(path))}")
             for text in _texts(node.ui)[:MOST_TEXTS]:
                 self._line("           " + one_line(text, 200))
         if self.traces:

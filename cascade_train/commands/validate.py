@@ -83,8 +83,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_lines(path: Path, count: int, problems: Sequence[Any]) -> None:
-    for problem in problems:
+    from cascade_train.graph.check.problems import cut
+
+    told, more = cut(problems)
+    for problem in told:
         print(problem)
+    if more:
+        print(more)
     nodes = f"{count} node{'s' if count != 1 else ''}"
     said = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}" if problems else "no problem"
     print(f"{path}: {nodes}, {said}")

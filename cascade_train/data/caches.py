@@ -30,6 +30,7 @@ from cascade_train.digest import digest
 from cascade_train.errors import CascadeError
 from cascade_train.files import shared, write_json, written_beside
 from cascade_train.migrations import read_forward, stamped
+from cascade_train.models import header
 
 Kind = Literal["latents", "text", "images"]
 KINDS: tuple[Kind, ...] = ("latents", "text", "images")
@@ -133,7 +134,7 @@ class Store:
             found = {name: handle.get_tensor(f"{key}.{name}") for name in names[key]}
         except KeyError:  # another key with the same beginning
             return None
-        except (OSError, ValueError, RuntimeError, TypeError, _damaged()):
+        except (OSError, ValueError, RuntimeError, TypeError, CascadeError, _damaged()):
             if self._shards[shard].exists():  # else pruned meanwhile
                 self._drop(shard)
             self._handles.pop(shard, None)
@@ -166,9 +167,7 @@ class Store:
         if shard in self._handles:
             self._handles.move_to_end(shard)
         else:
-            from safetensors import safe_open
-
-            handle = safe_open(self._shards[shard], framework="np")
+            handle = _opened(self._shards[shard])
             self._handles[shard] = (handle, _grouped(handle.keys()))
             while len(self._handles) > _OPEN_SHARDS:
                 self._handles.popitem(last=False)
@@ -177,8 +176,6 @@ class Store:
 
     def _refresh(self) -> None:
         """Learn of shards that other processes wrote."""
-        from safetensors import safe_open
-
         self._looked = time.monotonic()
         if not self.folder.is_dir():
             return
@@ -186,11 +183,11 @@ class Store:
             if path.name in self._known or path.name.startswith("."):
                 continue
             try:
-                with safe_open(path, framework="np") as handle:
+                with _opened(path) as handle:
                     entries = _grouped(handle.keys())
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, RuntimeError, _damaged()):
+            except (OSError, ValueError, RuntimeError, CascadeError, _damaged()):
                 self._known.add(path.name)
                 self._remove(path, f"{path.name} is damaged: what was in it is worked out again")
                 continue
@@ -229,6 +226,14 @@ def _digest_of(key: str, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
         content.update(f"{name} {value.dtype} {value.shape}".encode())
         content.update(value.data if value.size else b"")
     return np.frombuffer(content.digest()[:16], dtype=np.uint8)
+
+
+def _opened(path: Path) -> Any:
+    """A shard, its header checked first; CascadeError or the library's own error where it is damaged."""
+    from safetensors import safe_open
+
+    header.read(path)
+    return safe_open(path, framework="np")
 
 
 def _damaged() -> type[Exception]:

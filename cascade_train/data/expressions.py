@@ -11,16 +11,17 @@ import ast
 import io
 import itertools
 import keyword
-import operator
 import threading
 import tokenize
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from cascade_train.data.operations import FUNCTIONS, OPERATORS, Meter, evaluator
 from cascade_train.errors import CascadeError
 
 _LONGEST = 2000
 _DEEPEST = 60
+_MOST_LINES = 200
 
 
 class Missing(Exception):
@@ -39,69 +40,6 @@ def field_of(meta: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def _small(value: Any) -> Any:
-    if isinstance(value, (str, list, tuple)) and len(value) > 100_000:
-        raise ValueError("too long")
-    return value
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e300:
-        raise TypeError(f"{value!r} is no number here")
-    return value
-
-
-def _power(base: Any, exponent: Any) -> Any:
-    if abs(_number(exponent)) > 64 or abs(_number(base)) > 1e6:
-        raise ValueError("the power is too large")
-    return base**exponent
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "min": min,
-    "max": max,
-    "len": len,
-    "round": round,
-    "int": int,
-    "float": float,
-    "str": str,
-    "bool": bool,
-    "sum": sum,
-    "lower": lambda s: str(s).lower(),
-    "upper": lambda s: str(s).upper(),
-    "strip": lambda s: str(s).strip(),
-    "startswith": lambda s, start: str(s).startswith(str(start)),
-    "endswith": lambda s, end: str(s).endswith(str(end)),
-    "split": lambda s, by=",": [part.strip() for part in str(s).split(str(by))],
-    "join": lambda parts, by=", ": _small(str(by).join(str(part) for part in parts)),
-    "replace": lambda s, old, new: _small(str(s).replace(str(old), str(new))) if len(str(old)) else str(s),
-}
-"""What an expression may call, besides ``field("name")``."""
-
-_OPERATORS: dict[type, Callable[..., Any]] = {
-    ast.Add: lambda a, b: _small(a + b),
-    ast.Sub: operator.sub,
-    ast.Div: operator.truediv,
-    ast.Mult: lambda a, b: _number(a) * _number(b),
-    ast.FloorDiv: lambda a, b: _number(a) // _number(b),
-    ast.Mod: lambda a, b: _number(a) % _number(b),
-    ast.Pow: _power,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Gt: operator.gt,
-    ast.Lt: operator.lt,
-    ast.GtE: operator.ge,
-    ast.LtE: operator.le,
-    ast.Not: operator.not_,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-}
-
 _ALLOWED = (
     ast.Expression,
     ast.BoolOp,
@@ -119,7 +57,7 @@ _ALLOWED = (
     ast.Tuple,
     ast.Subscript,
     ast.Slice,
-    *_OPERATORS,
+    *OPERATORS,
 )
 _REFUSED = {
     ast.Attribute: "attributes (the dot) are not allowed",
@@ -274,7 +212,9 @@ def normalise(text: str) -> str:
 
 def filter_lines(text: str) -> tuple[str, ...]:
     """The filters in ``text``, one a line, as plain expressions; empty lines and ``#`` comments go."""
-    lines = (line.strip() for line in text.splitlines())
+    lines = [line.strip() for line in text.splitlines()]
+    if len(lines) > _MOST_LINES:
+        raise CascadeError(f"{len(lines)} lines of filters", fix=f"Write at most {_MOST_LINES}")
     filters = tuple(normalise(line) for line in lines if line and not line.startswith("#"))
     for text in filters:
         if isinstance(_parse(text).body, (ast.List, ast.Tuple)):
@@ -321,12 +261,11 @@ class Expression:
     """A checked expression, ready to be evaluated many times."""
 
     def __init__(self, text: str) -> None:
-        from simpleeval import EvalWithCompoundTypes
-
         self.text = normalise(text)
         self._tree = ast.parse(self.text, mode="eval").body
         self._lock = threading.Lock()
-        self._evaluator = EvalWithCompoundTypes(operators=_OPERATORS, functions=dict(FUNCTIONS))
+        self._meter = Meter()
+        self._evaluator = evaluator(self._meter)
         called = {id(node.func) for node in ast.walk(self._tree) if isinstance(node, ast.Call)}
         self.names = frozenset(
             node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name) and id(node) not in called
@@ -339,6 +278,7 @@ class Expression:
 
         Raises:
             Missing: a field that it needs is not there.
+            TooMuch: it would take more time or memory than any filter needs.
             Exception: whatever the evaluation of such values raises (a comparison of text and number, …).
         """
         from simpleeval import NameNotDefined
@@ -350,6 +290,7 @@ class Expression:
             return found
 
         with self._lock:
+            self._meter.start()
             self._evaluator.names = fields if names is None else names
             self._evaluator.functions["field"] = field
             try:

@@ -14,6 +14,7 @@ from typing import Any
 from cascade_train.data.entry import Entry, printable, split_ending, to_blob
 from cascade_train.data.index import Index
 from cascade_train.data.kept import Before, kept
+from cascade_train.data.links import Linked, Roots, leads_outside, told
 from cascade_train.data.members import MOST_BYTES, TOO_LARGE
 from cascade_train.data.names import TABLES, TEXTS, composed, grouped, of_system
 from cascade_train.data.probe import probe
@@ -49,25 +50,35 @@ class _Picture:
 
 
 def _scan(
-    folder: str, prefix: str, recursive: bool, seen: set[str], aside: Callable[[str], None] | None = None
-) -> Iterator[Iterator[Found | str]]:
+    folder: str,
+    prefix: str,
+    recursive: bool,
+    seen: set[str],
+    links: Roots,
+    aside: Callable[[str], None] | None = None,
+) -> Iterator[Iterator[Found | Linked | str]]:
     """The files of one folder after the other, as `_files` gives them; they are to be read to the end."""
     real = os.path.realpath(folder)
     if real in seen:
         return
     seen.add(real)
     folders: list[tuple[str, str]] = []
-    yield _files(folder, prefix, folders, aside)
+    yield _files(folder, prefix, folders, links, aside)
     if recursive:
         for name, path in sorted(folders, key=lambda item: to_blob(item[0])):
-            yield from _scan(path, f"{prefix}{name}/", recursive, seen, aside)
+            yield from _scan(path, f"{prefix}{name}/", recursive, seen, links, aside)
 
 
 def _files(
-    folder: str, prefix: str, folders: list[tuple[str, str]], aside: Callable[[str], None] | None
-) -> Iterator[Found | str]:
-    """The files in a folder in any order, of those that cannot be looked at the name alone; the folders in it
-    are added to ``folders``, and ``aside`` is told of what is hidden or an operating system's own."""
+    folder: str,
+    prefix: str,
+    folders: list[tuple[str, str]],
+    links: Roots,
+    aside: Callable[[str], None] | None,
+) -> Iterator[Found | Linked | str]:
+    """The files in a folder in any order, of those that cannot be looked at the name alone, and links that
+    are not followed; the folders in it are added to ``folders``, and ``aside`` is told of what is hidden or an
+    operating system's own."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -76,6 +87,9 @@ def _files(
                         aside(prefix + entry.name)
                     continue
                 try:
+                    if leads_outside(entry, links):
+                        yield Linked(prefix + entry.name)
+                        continue
                     if entry.is_dir():
                         folders.append((entry.name, entry.path))
                         continue
@@ -88,18 +102,18 @@ def _files(
         yield prefix.rstrip("/") or "."
 
 
-def folder_stamp(root: Path, recursive: bool, progress: Progress = silent) -> str:
+def folder_stamp(root: Path, recursive: bool, progress: Progress = silent, links: Roots = None) -> str:
     """A digest of the names, sizes and times of all files; changes when any of them does.
 
     It adds up what each file gives, so that no listing is held and sorted.
     """
     total = count = 0
-    for files in _scan(str(root), "", recursive, set()):
+    for files in _scan(str(root), "", recursive, set(), links):
         for found in files:
             said = (
                 to_blob(found.name) + f"\0{found.size} {found.times}".encode()
                 if isinstance(found, Found)
-                else b"?" + to_blob(found)
+                else b"?" + to_blob(found.name + "@" if isinstance(found, Linked) else found)
             )
             total += int.from_bytes(hashlib.blake2b(said, digest_size=32).digest(), "little")
             count += 1
@@ -109,7 +123,12 @@ def folder_stamp(root: Path, recursive: bool, progress: Progress = silent) -> st
 
 
 def index_folder(
-    root: Path, recursive: bool, cache: Path, progress: Progress = silent, ending: str = ""
+    root: Path,
+    recursive: bool,
+    cache: Path,
+    progress: Progress = silent,
+    ending: str = "",
+    links: Roots = None,
 ) -> Index:
     """The up-to-date index of ``root``, kept in the folder ``cache``; only what changed is looked at.
 
@@ -125,10 +144,10 @@ def index_folder(
         )
     chosen = f"|{ending}" if ending else ""
     key = hashlib.sha256(to_blob(f"{root.resolve()}|{recursive}{chosen}")).hexdigest()[:24]
-    state = folder_stamp(root, recursive, progress)
+    state = folder_stamp(root, recursive, progress, links)
 
     def make(before: Before) -> tuple[Iterator[Entry], dict[str, Any]]:
-        builder = _Builder(root, recursive, ending, before, progress)
+        builder = _Builder(root, recursive, ending, before, progress, links)
         return builder.entries(), builder.facts
 
     known = kept(cache, key, state, str(root.resolve()), root.name, make)
@@ -137,6 +156,8 @@ def index_folder(
         counts = [f"{count} {ending}" for ending, count in sorted(unused.endings.items())]
         if unused.counts[ORPHAN]:
             counts.append(f"{unused.counts[ORPHAN]} captions or metadata files without a picture")
+        if known.facts.get("links"):
+            counts.append(told(known.facts["links"], known.facts["link_names"]))
         seen = ", ".join(counts) or "no files"
         raise CascadeError(
             "no picture was found" + (" in it or below it" if recursive else ""),
@@ -148,8 +169,10 @@ def index_folder(
 
 
 class _Builder:
-    def __init__(self, root: Path, recursive: bool, ending: str, before: Before, progress: Progress) -> None:
-        self.root, self.recursive, self.ending = root, recursive, ending
+    def __init__(
+        self, root: Path, recursive: bool, ending: str, before: Before, progress: Progress, links: Roots
+    ) -> None:
+        self.root, self.recursive, self.ending, self.links = root, recursive, ending, links
         self.before, self.progress = before, progress
         self.facts: dict[str, Any] = {}
         self._rows = TableRows()
@@ -159,12 +182,15 @@ class _Builder:
 
     def entries(self) -> Iterator[Entry]:
         done = 0
+        linked: list[str] = []
         with ThreadPoolExecutor(min(8, (os.cpu_count() or 1) + 1)) as pool:
-            for files in _scan(str(self.root), "", self.recursive, set(), self._aside):
+            for files in _scan(str(self.root), "", self.recursive, set(), self.links, self._aside):
                 found = []
                 for item in files:
                     if isinstance(item, Found):
                         found.append(item)
+                    elif isinstance(item, Linked):
+                        linked.append(item.name)
                     else:
                         yield Entry(item, bad="may not be read")
                 found.sort(key=lambda item: to_blob(item.name))
@@ -183,9 +209,11 @@ class _Builder:
         count, names = self._rows.unused()
         if count:
             tables = ", ".join(self._tables)
-            told = ", ".join(names) + (", …" if count > len(names) else "")
-            self._tables_bad.append(f"{tables}: rows of {count} pictures that are not there: {told}")
+            some = ", ".join(names) + (", …" if count > len(names) else "")
+            self._tables_bad.append(f"{tables}: rows of {count} pictures that are not there: {some}")
         self.facts.update(unused=self._unused.data(), tables_bad=self._tables_bad)
+        if linked:
+            self.facts.update(links=len(linked), link_names=[printable(name) for name in sorted(linked)[:10]])
 
     def _aside(self, name: str) -> None:
         self._unused.add(HIDDEN, printable(name))

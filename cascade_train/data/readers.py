@@ -15,6 +15,7 @@ from cascade_train.data.contents import Contents
 from cascade_train.data.entry import Entry
 from cascade_train.data.folder import index_folder
 from cascade_train.data.index import Index
+from cascade_train.data.links import Roots
 from cascade_train.data.members import read_member
 from cascade_train.data.pixels import decode
 from cascade_train.data.spec import CaptionSpec, FolderSource, Source, TarSource
@@ -227,9 +228,8 @@ def open_source(source: Source, cache: Path, progress: Progress = silent) -> Rea
 @opens(FolderSource)
 def _open_folder(source: FolderSource, cache: Path, progress: Progress) -> Reader:
     root = Path(source.path)
-    return _unchanged(
-        FolderReader(root, index_folder(root, source.recursive, cache, progress, source.ending)), source
-    )
+    index = index_folder(root, source.recursive, cache, progress, source.ending, source.links)
+    return _unchanged(FolderReader(root, index), source)
 
 
 @opens(TarSource)
@@ -255,15 +255,16 @@ def folder_source(
     progress: Progress = silent,
     tell: Tell = unheard,
     ending: str = "",
+    links: Roots = None,
 ) -> FolderSource:
     """The source that describes what is in the folder now; its index is made on the way.
 
     ``tell`` hears lines for a person. Of pictures that share a key it has the one with ``ending``.
     """
-    index = index_folder(path, recursive, cache, progress, ending)
+    index = index_folder(path, recursive, cache, progress, ending, links)
     for note in index.notes:
         tell(note)
-    return FolderSource(index.content, str(path), recursive, ending)
+    return FolderSource(index.content, str(path), recursive, ending, links)
 
 
 def tar_source(

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cascade_train.errors import plain
+
 NAMED = 10
 """How many examples a report names."""
 
@@ -159,7 +161,7 @@ class Report:
                     *(f"  {item.line()}" for item in counts),
                 ]
         lines += [f"warning: {warning}" for warning in self.warnings]
-        return "\n".join(lines)
+        return "\n".join(map(plain, lines))
 
     def data(self) -> dict[str, Any]:
         """The report as JSON values; ``bad`` and ``dropped`` are totals, with the reasons beside them."""

@@ -13,6 +13,7 @@ from cascade_train.data.buckets import Buckets
 from cascade_train.data.choosing import Leaf
 from cascade_train.data.entry import WRITTEN, printable
 from cascade_train.data.filters.sieve import Sieve
+from cascade_train.data.links import told
 from cascade_train.data.measured import MeasureStore
 from cascade_train.data.noted import choices
 from cascade_train.data.readers import FolderReader, Reader, open_source
@@ -52,7 +53,7 @@ def select(
     parts = _gather(dataset, tallies, index, store, progress)
     unused = [(part.reader.label, Unused.from_data(part.reader.facts.get("unused", {}))) for part in parts]
     warnings = [*unused_warnings(_to_tell(parts, unused, strict))]
-    warnings += [line for part in parts for line in _tables(part.reader)]
+    warnings += [line for part in parts for line in _noticed(part.reader)]
     if store.trouble:
         warnings.append(f"what was measured of the pictures could not be kept ({store.trouble})")
     if store.lost:
@@ -231,9 +232,11 @@ def _to_tell(
         yield label, found.without(OTHER) if loose else found
 
 
-def _tables(reader: Reader) -> Iterator[str]:
-    """How an index came to be, and what is wrong with a folder's tables of metadata."""
+def _noticed(reader: Reader) -> Iterator[str]:
+    """How an index came to be, and what a person may want to mend in a folder."""
     yield from reader.notes
+    if reader.facts.get("links"):
+        yield told(reader.facts["links"], reader.facts["link_names"])
     for table in reader.facts.get("tables_bad", ()):
         yield f"metadata of {reader.label} that cannot be used: {table}"
 

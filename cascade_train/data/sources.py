@@ -50,14 +50,16 @@ def folder_dataset(path: str, *, recursive: bool, host: Host, ending: str = "") 
         CascadeError: the folder is missing, may not be read, or holds no picture; ``ending`` is none.
     """
     root = host.folders.resolve_read(path, "picture folder")
-    index = host.folders.cache / "index"
-    source = folder_source(root, recursive, index, progress_of(host), host.warn, picture_ending(ending))
+    index, links = host.folders.cache / "index", host.folders.link_roots()
+    chosen = picture_ending(ending)
+    source = folder_source(root, recursive, index, progress_of(host), host.warn, chosen, links)
     return Dataset((WeightedSource(source),))
 
 
 def folder_state(path: str, recursive: bool, host: Host) -> str:
     """A text that changes when anything in the folder does; cheap (names, sizes and times only)."""
-    return folder_stamp(host.folders.resolve_read(path, "picture folder"), recursive)
+    root = host.folders.resolve_read(path, "picture folder")
+    return folder_stamp(root, recursive, host.folders.link_roots())
 
 
 def picture_ending(text: str) -> str:
@@ -96,7 +98,11 @@ def tars_dataset(text: str, *, shuffle: int, host: Host, ending: str = "") -> Da
         from cascade_train.data.shards import matching, require_fsspec
 
         require_fsspec()
-        remote = [url for shard in remote for url in (matching(shard) if "*" in shard else [shard])]
+        remote = [
+            url
+            for shard in remote
+            for url in (matching(shard, host.folders.allowed_hosts) if "*" in shard else [shard])
+        ]
         host.warn(
             "remote shards are streamed: the order of samples depends on what came before, so a "
             "resumed run replays the stream up to its step, and epochs are not exact"

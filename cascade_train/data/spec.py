@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cascade_train.data.filters.base import Filter
+from cascade_train.data.links import Roots
 from cascade_train.digest import digest, local
 
 REFERENCE_RATIOS = ("1/1", "1/2", "3/4", "3/5", "4/5", "6/9", "9/16")
@@ -27,6 +28,8 @@ class FolderSource(Source):
     recursive: bool = True
     ending: str = local("")
     """Of pictures that share a key the one with this ending is meant (`names.grouped`); ``content`` tells."""
+    links: Roots = field(default=None, metadata={"digest": False})
+    """Where links in it may lead; None anywhere."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.files import sweep_parts
+from cascade_train.files import check_own, sweep_parts
 from cascade_train.formats.names import check_name, check_place, token_names, word
 from cascade_train.host.base import Folders
 from cascade_train.models.spec import ModelsSpec
@@ -36,9 +36,13 @@ def export_path(folders: Folders, filename: str, run_folder: Path, default: str)
             written there.
     """
     name = filename.strip().removesuffix(".safetensors")
-    path = folders.resolve_write(name, "filename") if name else run_folder / "exports" / default
     if name:
+        path = folders.resolve_write(name, "filename")
         check_name(name)
+    else:
+        path = run_folder / "exports" / default
+        if default:
+            check_own(run_folder)
     path = path.with_name(path.name + ".safetensors")
     check_place(path)
     return path

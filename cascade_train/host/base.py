@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +25,8 @@ class Folders:
 
     ``models`` maps ComfyUI's model folder names (``checkpoints``, ``unet``, ``vae``, ``clip``, …) to the
     folders searched, in order. ``extra_read`` are further folders that the person allowed to be read.
+    ``follow_links``: links in these folders may lead out of them. ``allowed_hosts``: hosts that a remote
+    address may name though they are this machine or in a private network.
     """
 
     input: Path
@@ -32,6 +36,8 @@ class Folders:
     cache: Path
     models: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     extra_read: tuple[Path, ...] = ()
+    follow_links: bool = False
+    allowed_hosts: tuple[str, ...] = ()
 
     def readable_roots(self) -> tuple[Path, ...]:
         """Every folder a workflow may read from."""
@@ -47,11 +53,14 @@ class Folders:
         first and then under each allowed folder. Between folders stands ``/`` or ``\\``.
 
         Raises:
-            CascadeError: it does not exist, or lies (after following links) outside the allowed folders.
+            CascadeError: it does not exist, or lies outside the allowed folders: after following links, or
+                with ``follow_links`` before.
         """
         wanted = slashed(text.strip())
         if not wanted:
             raise CascadeError(f"the {what} is empty", fix=f"Give a path inside {self.input}")
+        if "\0" in wanted:
+            raise CascadeError(f"the {what} {wanted[:80]!r} holds a NUL byte", fix="Write it anew")
         if wanted.startswith(BUNDLED):
             candidates = [examples_folder() / wanted[len(BUNDLED) :]]
         elif Path(wanted).is_absolute():
@@ -59,18 +68,42 @@ class Folders:
         else:
             candidates = [root / wanted for root in self.readable_roots()]
         for candidate in candidates:
-            if candidate.exists():
+            try:
+                if not candidate.exists():
+                    continue
                 real = candidate.resolve()
-                if any(real.is_relative_to(root.resolve()) for root in self.readable_roots()):
-                    return real
+            except (OSError, RuntimeError) as error:  # a name too long, links in a circle
+                why = getattr(error, "strerror", None) or error
+                raise CascadeError(f"the {what} '{wanted[:200]}' cannot be looked up: {why}") from None
+            if self.may_read(real) or (self.follow_links and self._lies_inside(candidate)):
+                return real
+            if self._lies_inside(candidate):
                 raise CascadeError(
-                    f"the {what} '{wanted}' lies outside the folders that may be read",
-                    fix=f"Move it under {self.input}, or allow its folder (headless: --read FOLDER)",
+                    f"the {what} '{wanted}' is or goes through a link that leads outside the folders that "
+                    "may be read",
+                    fix=f"Allow the folder it leads to (headless: --read {real.parent}), or all such links "
+                    "(--follow-links)",
                 )
+            raise CascadeError(
+                f"the {what} '{wanted}' lies outside the folders that may be read",
+                fix=f"Move it under {self.input}, or allow its folder (headless: --read FOLDER)",
+            )
         raise CascadeError(
-            f"the {what} '{wanted}' does not exist",
-            fix=f"Looked in {', '.join(str(c) for c in candidates[:3])}",
+            f"the {what} '{wanted[:200]}' does not exist",
+            fix=f"Looked in {', '.join(str(c)[:300] for c in candidates[:3])}",
         )
+
+    def may_read(self, path: Path) -> bool:
+        """Whether ``path``, after following links, lies in a folder that a workflow may read from."""
+        return any(stays_in(path, root) for root in self.readable_roots())
+
+    def link_roots(self) -> tuple[str, ...] | None:
+        """The folders that links must not lead out of; None where they may."""
+        return None if self.follow_links else tuple(str(root.resolve()) for root in self.readable_roots())
+
+    def _lies_inside(self, path: Path) -> bool:
+        """Whether ``path`` lies in a readable folder as it is written, wherever its links lead."""
+        return any(lies_in(path, root) for root in self.readable_roots())
 
     def resolve_write(self, text: str, what: str = "path") -> Path:
         """The path under the output folder that ``text`` names, with ``/`` or ``\\`` between folders.
@@ -103,6 +136,17 @@ def slashed(text: str) -> str:
     return text.replace("\\", "/")
 
 
+def lies_in(path: Path, root: Path) -> bool:
+    """Whether ``path`` lies in ``root`` as it is written, wherever links in it lead."""
+    return Path(os.path.normpath(path.absolute())).is_relative_to(os.path.normpath(root.absolute()))
+
+
+def stays_in(path: Path, root: Path) -> bool:
+    """Whether ``path`` lies in ``root`` after following links."""
+    return path.resolve().is_relative_to(root.resolve())
+
+
+@lru_cache(maxsize=1)
 def examples_folder() -> Path:
     """The folder of pictures that ship with this package."""
     return Path(__file__).resolve().parent.parent / "examples"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cascade_train.errors import plain
 from cascade_train.host.base import Folders
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ log = logging.getLogger("cascade_train")
 
 PREVIEW_SIDE = 512
 """Longest side of a preview that is sent to the browser, in pixels."""
+
+ALLOW_HOST = "CASCADE_TRAIN_ALLOW_HOST"
+"""Names the hosts that remote shards may come from though they are not public: ComfyUI has no option."""
 
 TEXT_INTERVAL = 0.25
 """Least time between two lines of text on a node, in seconds."""
@@ -49,6 +54,8 @@ class ComfyHost:
             runs=output / "cascade" / "runs",
             cache=output / "cascade" / "cache",
             models=models,
+            follow_links=True,  # as ComfyUI itself does
+            allowed_hosts=tuple(os.environ.get(ALLOW_HOST, "").replace(",", " ").split()),
         )
 
     @property
@@ -73,7 +80,7 @@ class ComfyHost:
         bar = comfy.utils.ProgressBar(max(1, total))
         picture = None if preview is None else ("JPEG", preview.convert("RGB"), PREVIEW_SIDE)
         if text:
-            self._show(text)
+            self._show(plain(text))
         bar.update_absolute(done, max(1, total), picture)
 
     def _show(self, text: str) -> None:
@@ -102,6 +109,7 @@ class ComfyHost:
 
     def warn(self, text: str) -> None:
         """In ComfyUI's log and in the browser, once for each queued prompt."""
+        text = plain(text)
         told = (_prompt_id(), text)
         if told in self._warned:
             return

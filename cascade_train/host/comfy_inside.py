@@ -51,13 +51,15 @@ def enter_comfyui(
     device: str = "auto",
     sink: ProgressSink | None = None,
     before_packs: Callable[[], object] = lambda: None,
+    follow_links: bool = False,
+    allowed_hosts: Sequence[str] = (),
 ) -> tuple[HeadlessHost, Mapping[str, type]]:
     """Load the ComfyUI in ``folder`` into this process.
 
     Args:
         folder: where its ``main.py`` lies; goes first on ``sys.path``, since core's modules have short names.
         output, input_folder: its own ``output`` and ``input`` when None.
-        models, read: see `headless_folders`; its model folders are there as well.
+        models, read, follow_links, allowed_hosts: see `headless_folders`; its model folders are there too.
         before_packs: called before its custom nodes are loaded (to load what must not come from one of them).
 
     Returns:
@@ -73,7 +75,14 @@ def enter_comfyui(
     if loaded is not None and Path(getattr(loaded, "__file__", None) or "?").parent != folder:
         raise CascadeError("another module called 'nodes' is loaded already", where=str(loaded.__file__))
     sys.path.insert(0, str(folder))
-    folders = headless_folders(output or folder / "output", input_folder or folder / "input", models, read)
+    folders = headless_folders(
+        output or folder / "output",
+        input_folder or folder / "input",
+        models,
+        read,
+        follow_links=follow_links,
+        allowed_hosts=allowed_hosts,
+    )
     host = ComfyInsideHost(folders, device, sink)
     before_packs()
     # Core and packs print while they load; standard output belongs to this command's report.

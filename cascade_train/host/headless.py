@@ -55,7 +55,13 @@ class Quiet:
 
 
 def headless_folders(
-    output: Path, input_folder: Path | None = None, models: Sequence[Path] = (), read: Sequence[Path] = ()
+    output: Path,
+    input_folder: Path | None = None,
+    models: Sequence[Path] = (),
+    read: Sequence[Path] = (),
+    *,
+    follow_links: bool = False,
+    allowed_hosts: Sequence[str] = (),
 ) -> Folders:
     """The folders of a command line run; nothing is created yet.
 
@@ -65,6 +71,7 @@ def headless_folders(
             directory when None.
         models: folders laid out as ComfyUI's ``models``.
         read: further folders that a workflow may read from.
+        follow_links, allowed_hosts: see `Folders`.
     """
     output = output.expanduser().absolute()
     source = (input_folder or Path("input")).expanduser().absolute()
@@ -80,6 +87,8 @@ def headless_folders(
         cache=output / "cascade" / "cache",
         models=kinds if roots else {},
         extra_read=tuple(folder.expanduser().absolute() for folder in (*read, *roots)),
+        follow_links=follow_links,
+        allowed_hosts=tuple(allowed_hosts),
     )
 
 

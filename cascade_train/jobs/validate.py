@@ -11,7 +11,7 @@ from torch import Tensor
 from cascade_train.digest import digest
 from cascade_train.drawing.paper import to_tensor
 from cascade_train.errors import CascadeError
-from cascade_train.files import write_with
+from cascade_train.files import check_own, write_with
 from cascade_train.host.base import Host
 from cascade_train.host.progress import progress_of
 from cascade_train.models.spec import ModelsSpec
@@ -73,4 +73,5 @@ def _keep(run: Position, prompts: Prompts, strength: float, grid: Image.Image) -
     name = f"{run.step:08d}-{run.name[:12]}-{digest((prompts, strength), 8)}.png"
     path = Path(run.folder) / "samples" / name
     if not path.exists():
+        check_own(Path(run.folder))
         write_with(path, lambda beside: grid.save(beside, format="PNG"))

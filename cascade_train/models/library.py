@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.host.base import slashed
+from cascade_train.host.base import lies_in, slashed, stays_in
 from cascade_train.models import weights
 from cascade_train.models.spec import AppliedRun, ModelsSpec, Part, PartFile, Precision, Variant
 
@@ -286,7 +286,8 @@ def _named(part_name: Part, name: str, host: Host) -> Path:
     for folder in MODEL_FOLDERS[part_name]:
         for root in host.folders.models.get(folder, ()):
             candidate = root / slashed(name)
-            if candidate.exists() and candidate.resolve().is_relative_to(root.resolve()):
+            inside = lies_in(candidate, root) if host.folders.follow_links else stays_in(candidate, root)
+            if candidate.exists() and inside:
                 return candidate
     return host.folders.resolve_read(name, what=f"{part_name} file")
 

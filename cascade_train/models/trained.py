@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cascade_train.errors import CascadeError
 from cascade_train.migrations import read_forward
 from cascade_train.models.proof import checked
+from cascade_train.models.weights import read_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,8 +51,6 @@ def read_trained(checkpoint: Path) -> TrainedState:
         CascadeError: there is no trained state in it, one that is not what was written, or one written by a
             later version.
     """
-    from cascade_train.models.weights import read_tensors
-
     kind, settings = read_settings(checkpoint)
     checked(checkpoint, TRAINED_TENSORS)
     return TrainedState(kind, read_tensors(checkpoint / TRAINED_TENSORS), settings)

@@ -1,16 +1,16 @@
-"""safetensors files of parts: headers, content ids, reading, writing. Nothing here unpickles."""
+"""safetensors files of parts: content ids, reading, writing. Nothing here unpickles."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.errors import CascadeError
 from cascade_train.files import write_with
+from cascade_train.models import header
 from cascade_train.models.tensor_file import nothing, write_file
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ PREDICTS = "predicts"
 """The attribute of a Stage B or C that says what it answers; one without it answers epsilon."""
 PREDICTION = "modelspec.prediction_type"
 """The same in a file's metadata; the name is that of the Stability AI Model Metadata Standard."""
-MAX_HEADER = 100 * 1024 * 1024
 _SAMPLES, _SAMPLE_BYTES = 64, 64 * 1024
 
 
@@ -28,33 +27,10 @@ def read_header(path: Path) -> tuple[dict[str, list[int]], dict[str, str]]:
     """The shapes by tensor name and the metadata of a safetensors file; the tensors are not read.
 
     Raises:
-        CascadeError: it is no safetensors file, or cut off.
+        CascadeError: see `header.read`.
     """
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as handle:
-            (length,) = struct.unpack("<Q", handle.read(8))
-            if not 2 <= length <= min(MAX_HEADER, size - 8):
-                raise ValueError("header length")
-            header = json.loads(handle.read(length).decode("utf-8"))
-        metadata = header.pop("__metadata__", {})
-        shapes = {key: [int(n) for n in entry["shape"]] for key, entry in header.items()}
-        end = max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
-    except FileNotFoundError:
-        raise CascadeError("the file does not exist", where=str(path)) from None
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error, UnicodeDecodeError):
-        raise CascadeError(
-            "this is no readable safetensors file",
-            where=str(path),
-            fix="Only .safetensors files are read; convert or download it again",
-        ) from None
-    if 8 + length + end > size:
-        raise CascadeError(
-            f"the file is cut off: {size} bytes of {8 + length + end}",
-            where=str(path),
-            fix="Download it again",
-        )
-    return shapes, metadata
+    found = header.read(path)
+    return dict(found.shapes), dict(found.metadata)
 
 
 def content_id(path: Path) -> str:
@@ -83,11 +59,15 @@ def content_id(path: Path) -> str:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, on the CPU, as stored."""
+    """All tensors of a safetensors file, on the CPU, as stored.
+
+    Raises:
+        CascadeError: see `header.read`, and what else the library finds wrong, with the path.
+    """
     from safetensors.torch import load_file
 
-    read_header(path)
-    return load_file(path)
+    with header.faults_of(path):
+        return load_file(path)
 
 
 def prediction(metadata: Mapping[str, str]) -> Literal["epsilon", "v"]:
@@ -137,7 +117,7 @@ def config_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise CascadeError("the configuration in the file's metadata is broken", fix="Download it again")

@@ -181,9 +181,7 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
         seed=of.seed,
         dataset=_CAPTIONED[stage](of),
         target=FullTarget(part="stage_c", init=INIT, config=of.config) if first else FullTarget("stage_c"),
-        optimizer=OptimizerSpec(
-            learning_rate=_RATES_C[stage], schedule="cosine", warmup=warm, ema=0.999
-        ),
+        optimizer=OptimizerSpec(learning_rate=_RATES_C[stage], schedule="cosine", warmup=warm, ema=0.999),
         batch_size=of.batch,
         total_steps=total,
         caption_dropout=0.1,

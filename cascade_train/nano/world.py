@@ -122,7 +122,7 @@ class Wanted:
 
 
 def held_out(shape: str, colour: str, background: str) -> bool:
-    """Whether kinds other than ``held-out`` and ``rich`` never draw this combination. The same on every machine."""
+    """Whether training's kinds never draw this combination. The same on every machine."""
     name = f"{shape}|{colour}|{background}".encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:4], "big") % HELD_OUT_SHARE == 0
 

@@ -23,11 +23,17 @@ def chosen(path: str, first: int, count: int, host: Host) -> list[Path]:
         return [place]
     from cascade_train.data.pixels import EXTENSIONS
 
-    files = sorted(
+    there = sorted(
         each
         for each in place.iterdir()
         if each.suffix.lower().lstrip(".") in EXTENSIONS and not each.name.startswith(".")
     )
+    files = [each for each in there if host.folders.follow_links or host.folders.may_read(each)]
+    if len(files) < len(there):
+        host.warn(
+            f"{len(there) - len(files)} of the {len(there)} pictures in {place.name} are links that lead "
+            "outside the allowed folders and are left out (--follow-links follows them)"
+        )
     if not files:
         looked = ", ".join(sorted(EXTENSIONS))
         raise CascadeError("there are no pictures", where=str(place), fix=f"Looked for {looked}")

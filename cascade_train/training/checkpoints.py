@@ -26,6 +26,7 @@ from cascade_train.migrations import current, forward, stamped
 from cascade_train.models.proof import DIGESTS, INFO, checked, damage, read_info
 from cascade_train.models.tensor_file import write_file
 from cascade_train.models.trained import TRAINED_JSON, TRAINED_TENSORS, TrainedState
+from cascade_train.models.weights import read_tensors
 from cascade_train.training.spec import Block, Position
 
 if TYPE_CHECKING:
@@ -208,11 +209,9 @@ def read_state(folder: Path) -> dict[str, Tensor]:
     """The state tensors (CPU) of a checkpoint folder, as `Trainer.restore` takes them.
 
     Raises:
-        CascadeError: a file is not what was written.
+        CascadeError: a file is not what was written, or no such file at all.
         OSError, ValueError: one cannot be read.
     """
-    from cascade_train.models.weights import read_tensors
-
     info = read_info(folder)
     in_trained = info["in_trained"]
     checked(folder, STATE, *((TRAINED_TENSORS,) if in_trained else ()))

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from cascade_train.errors import CascadeError
-from cascade_train.files import write_json
+from cascade_train.files import check_own, write_json
 from cascade_train.migrations import read_forward, stamped
 
 LOCK = "run.lock"
@@ -26,6 +26,7 @@ def locked(run_folder: Path) -> Iterator[None]:
     Raises:
         CascadeError: another process holds it; the message names its pid, host and start.
     """
+    check_own(run_folder)
     run_folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run_folder / LOCK)
     try:

@@ -14,7 +14,7 @@ import torch
 from cascade_train.data.caches import flush_all
 from cascade_train.digest import canonical
 from cascade_train.errors import CascadeError, Interrupted
-from cascade_train.files import write_json
+from cascade_train.files import check_own, write_json
 from cascade_train.host.base import Host
 from cascade_train.migrations import read_forward, stamped
 from cascade_train.models.spec import AppliedRun, ModelsSpec
@@ -46,6 +46,7 @@ def start(spec: RunSpec, host: Host) -> Position:
     if warning:
         host.warn(warning)
     folder = host.folders.runs / spec.digest
+    check_own(folder)
     _describe(spec, folder, host)
     return Position(spec, (), str(folder))
 
@@ -82,6 +83,7 @@ def train(
     if goal.step == 0:
         return goal, Metrics(())
     folder = Path(goal.folder)
+    check_own(folder)
     if agreed(checkpoints.exists(goal), host):
         if host.rank == 0:
             checkpoints.promote(goal)

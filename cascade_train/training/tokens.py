@@ -199,7 +199,8 @@ def compiled(pattern: str) -> Any:
     """
     import regex
 
-    counts = [max(1, int(count)) for count in re.findall(r"[{,]\s*(\d+)\s*(?=[,}])", pattern)]
+    short = pattern[: LONGEST + 1]
+    counts = [max(1, int(count)) for count in re.findall(r"[{,]\s*(\d+)\s*(?=[,}])", short)]
     if len(pattern) > LONGEST or math.prod(counts) > REPEATS:
         raise CascadeError(
             f"'{pattern[:60]}' is too large for an expression over words", fix="Write one such as ^shape</w>$"

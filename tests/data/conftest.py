@@ -9,6 +9,7 @@ import json
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from PIL import Image
 from cascade_train.data.dataset import OpenDataset, open_dataset
 from cascade_train.data.readers import folder_source
 from cascade_train.data.spec import Dataset, WeightedSource
+from cascade_train.host.headless import HeadlessHost, headless_folders
 
 
 def photo(width: int = 96, height: int = 72, seed: int = 0) -> Image.Image:
@@ -103,6 +105,13 @@ def server(tmp_path: Path) -> Iterator[str]:
     yield f"http://127.0.0.1:{serving.server_address[1]}"
     serving.shutdown()
     serving.server_close()
+
+
+@pytest.fixture
+def near(tmp_path: Path) -> HeadlessHost:
+    """A host that may read shards from this machine; its caches lie in ``tmp_path / "cache"``."""
+    folders = headless_folders(tmp_path / "out", tmp_path, allowed_hosts=["127.0.0.1"])
+    return HeadlessHost(replace(folders, cache=tmp_path / "cache"), "cpu")
 
 
 @pytest.fixture

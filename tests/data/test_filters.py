@@ -28,6 +28,7 @@ from cascade_train.data.sample import Sample
 from cascade_train.data.sources import combine
 from cascade_train.data.spec import CaptionSpec, Dataset, StreamSource, WeightedSource
 from cascade_train.errors import CascadeError
+from cascade_train.host.headless import HeadlessHost
 
 from .conftest import encoded, photo
 
@@ -375,7 +376,7 @@ def test_a_new_filter_is_one_class(
 
 
 @pytest.fixture
-def streamed(server: str, tmp_path: Path, make_tar: Any) -> Iterator[Callable[..., Any]]:
+def streamed(server: str, near: HeadlessHost, make_tar: Any) -> Iterator[Callable[..., Any]]:
     """Samples (key, picture, caption) as two remote shards, opened for ÷8 models of side 64."""
 
     def make(samples: list[tuple[str, bytes, str | None]], *filters: Filter, **settings: Any) -> Any:
@@ -384,7 +385,7 @@ def streamed(server: str, tmp_path: Path, make_tar: Any) -> Iterator[Callable[..
             make_tar([(key, data, caption, None) for key, data, caption in part], f"{name}.tar")
         source = StreamSource((f"{server}/a.tar", f"{server}/b.tar"), 1)
         dataset = Dataset((WeightedSource(source),), **settings).with_filters(*filters)
-        return open_dataset(dataset, multiple=8, native_side=64, cache=tmp_path / "cache")
+        return open_dataset(dataset, multiple=8, native_side=64, host=near)
 
     yield make
 
@@ -439,12 +440,12 @@ def test_a_stream_says_why_it_stops_at_a_sample_without_caption(streamed: Callab
 
 
 def test_filters_of_one_who_wraps_a_stream_come_behind_its_own(
-    streamed: Callable[..., Any], tmp_path: Path
+    streamed: Callable[..., Any], near: HeadlessHost
 ) -> None:
     samples = [(f"{n}", encoded(photo(64, 64 + 8 * n, n)), f"{n}") for n in range(4)]
     inner = streamed(samples, *expression_filters("height > 64")).dataset
     outer = Dataset((WeightedSource(inner),)).with_filters(*expression_filters("height < 88"))
-    opened = open_dataset(outer, multiple=8, native_side=64, cache=tmp_path / "cache")
+    opened = open_dataset(outer, multiple=8, native_side=64, host=near)
     assert sorted(set(shown(opened, 6))) == ["1", "2"]
 
 

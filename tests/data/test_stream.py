@@ -13,18 +13,20 @@ from cascade_train.data.dataset import OpenDataset, open_dataset
 from cascade_train.data.filters.expression import expression_filters
 from cascade_train.data.spec import BucketSpec, Dataset, StreamSource, WeightedSource
 from cascade_train.errors import CascadeError
+from cascade_train.host.headless import HeadlessHost, headless_folders
 
 
 def stream(urls: list[str], tmp_path: Path, cache: str = "cache", **settings: object) -> OpenDataset:
     dataset = Dataset((WeightedSource(StreamSource(tuple(urls), 8)),), **settings)  # type: ignore[arg-type]
-    return open_dataset(dataset, multiple=8, native_side=64, cache=tmp_path / cache)
+    folders = headless_folders(tmp_path / cache, tmp_path, allowed_hosts=["127.0.0.1"])
+    return open_dataset(dataset, multiple=8, native_side=64, host=HeadlessHost(folders, "cpu"))
 
 
 def test_shards_stream_through_a_local_copy(server: str, shards: list[Path], tmp_path: Path) -> None:
     opened = stream([f"{server}/{s}.tar" for s in "abc"], tmp_path)
     seen = Counter(opened.load(draw).caption for step in range(18) for draw in opened.draws(0, step, 2))
     assert len(seen) > 30 and max(seen.values()) <= 2
-    assert len(list((tmp_path / "cache" / "shards").glob("*.tar"))) == 3
+    assert len(list((tmp_path / "cache" / "cascade" / "cache" / "shards").glob("*.tar"))) == 3
     assert any("replaying" in warning for warning in opened.report.warnings), "it says what cannot hold"
 
 

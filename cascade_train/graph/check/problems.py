@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 MAX_SHOWN = 80
+MOST_TOLD = 20
+"""Problems that a person is told in full; more are counted."""
+
+
+def cut(problems: Sequence[Any]) -> tuple[Sequence[Any], str]:
+    """The problems that are told in full, and a line about the rest ("" for none)."""
+    more = len(problems) - MOST_TOLD
+    if more < 1:
+        return problems, ""
+    return problems[:MOST_TOLD], f"… and {more} more problem{'s' if more > 1 else ''} (--json tells all)"
 
 
 @dataclass(frozen=True)
@@ -61,5 +72,7 @@ def short(value: Any) -> str:
 
 def one_line(text: str, limit: int = MAX_SHOWN) -> str:
     """``text`` on one line with nothing that moves a terminal's cursor, cut to ``limit`` characters."""
-    text = "".join(sign if sign.isprintable() else " " for sign in text[: limit + 1])
+    text = text[: limit + 1]
+    if not text.isprintable():
+        text = "".join(sign if sign.isprintable() else " " for sign in text)
     return text if len(text) <= limit else text[: limit - 1] + "…"

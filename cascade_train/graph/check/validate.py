@@ -10,7 +10,7 @@ from typing import Any
 
 from cascade_train.graph.check.classes import Classes, ClassFacts
 from cascade_train.graph.check.near import alternatives, nearest, with_article
-from cascade_train.graph.check.problems import Problem
+from cascade_train.graph.check.problems import MOST_TOLD, Problem
 from cascade_train.graph.check.reach import Reached
 from cascade_train.graph.check.schema import Input, Schema, inputs_of
 from cascade_train.graph.check.values import Finding, value_problem
@@ -57,21 +57,21 @@ def unknown_problems(
     for key, node in nodes.items():
         if key in among and node["class_type"] not in classes:
             seen.setdefault(node["class_type"], []).append(key)
-    for name, keys in seen.items():
+    for number, (name, keys) in enumerate(seen.items()):
         more = f", and {len(keys) - 1} more such nodes" if len(keys) > 1 else ""
         yield _problem(
             keys[0],
             nodes[keys[0]],
             "",
             f"there is no node class '{name}' here{more}",
-            _unknown_fix(name, packs.get(name, ""), classes),
+            _unknown_fix(name, packs.get(name, ""), classes, number < MOST_TOLD),
             kind="unknown class",
             value=name,
         )
 
 
-def _unknown_fix(name: str, pack: str, classes: Classes) -> str:
-    near = nearest(name, classes, cutoff=0.8)
+def _unknown_fix(name: str, pack: str, classes: Classes, hint: bool) -> str:
+    near = nearest(name, classes, cutoff=0.8) if hint else []
     if pack == "ComfyUI itself":
         return (
             "It is one of ComfyUI's own nodes: run with --comfyui FOLDER, the folder of a ComfyUI that has it"
@@ -94,9 +94,13 @@ def input_problems(
         among: ids of the nodes that would run.
         host: whose folders files are looked for in; None skips the check of files.
     """
+    told = 0
     for key, node in nodes.items():
         if key in among and node["class_type"] in classes:
-            yield from _inputs(key, node, classes[node["class_type"]], nodes, classes, host)
+            facts, hint = classes[node["class_type"]], told < MOST_TOLD
+            for problem in _inputs(key, node, facts, nodes, classes, host, hint):
+                told += 1
+                yield problem
 
 
 def circle_problems(nodes: Prompt, found: Reached) -> Iterator[Problem]:
@@ -114,13 +118,19 @@ def circle_problems(nodes: Prompt, found: Reached) -> Iterator[Problem]:
 
 
 def _inputs(
-    key: str, node: Mapping[str, Any], facts: ClassFacts, nodes: Prompt, classes: Classes, host: Host | None
+    key: str,
+    node: Mapping[str, Any],
+    facts: ClassFacts,
+    nodes: Prompt,
+    classes: Classes,
+    host: Host | None,
+    hint: bool,
 ) -> Iterator[Problem]:
     schema = facts.schema
     given: Mapping[str, Any] = node["inputs"]
     for name in _required(schema, given):
         if name not in given:
-            yield _missing(key, node, schema, name)
+            yield _missing(key, node, schema, name, hint)
     own = tuple(schema.get("checks_itself") or ())
     for name, value in given.items():
         entry = reads(schema, str(name))
@@ -132,7 +142,7 @@ def _inputs(
         elif isinstance(value, list):
             problem = _link(entry, value, nodes, classes)
         else:
-            problem = value_problem(entry, value, host, own)
+            problem = value_problem(entry, value, host, own, hint)
         if problem is not None:
             what, fix, kind = problem
             yield _problem(key, node, str(name), what, fix, kind=kind, value=value)
@@ -163,9 +173,9 @@ def _least(entry: Input) -> list[str]:
     return [f"{entry.name}.{name}" for name in names[:count]]
 
 
-def _missing(key: str, node: Mapping[str, Any], schema: Schema, name: str) -> Problem:
+def _missing(key: str, node: Mapping[str, Any], schema: Schema, name: str, hint: bool) -> Problem:
     entry = reads(schema, name)
-    spare = [str(other) for other in node["inputs"] if reads(schema, str(other)) is None]
+    spare = [str(other) for other in node["inputs"] if reads(schema, str(other)) is None] if hint else []
     near = nearest(name, spare)
     if near:
         fix = f"It has an input {alternatives(near)} that this class does not know: is that the one?"

@@ -12,14 +12,14 @@ from cascade_train.graph.check.near import alternatives, nearest, with_article
 from cascade_train.graph.check.schema import Input
 from cascade_train.graph.file.api import unwrapped
 from cascade_train.graph.file.widgets import DYNAMIC_COMBO, UPLOADS
-from cascade_train.host.base import Host, slashed
+from cascade_train.host.base import Host, lies_in, slashed, stays_in
 
 Finding = tuple[str, str, str]
 """What is wrong, what would be right, and a word for the kind."""
 
 
 def value_problem(
-    entry: Input, value: Any, host: Host | None, checks_itself: tuple[str, ...] = ()
+    entry: Input, value: Any, host: Host | None, checks_itself: tuple[str, ...] = (), hint: bool = True
 ) -> Finding | None:
     """What is wrong with ``value`` for ``entry``; None when it is right.
 
@@ -29,20 +29,23 @@ def value_problem(
         host: whose folders files are looked for in; None skips files.
         checks_itself: inputs whose class has its own check (``VALIDATE_INPUTS``), ``*`` for all: their range
             and choices are not looked at here, as in ComfyUI.
+        hint: whether names near a wrong one are looked for, which takes a while.
     """
     value = unwrapped(value)
     if host is not None:
         if entry.options.get("path") in ("file", "folder", "any"):
             return _path(entry, value, host)
         if any(entry.options.get(flag) for flag in UPLOADS):
-            return _uploaded(entry, value, host)
+            return _uploaded(entry, value, host, hint)
     own = entry.name in checks_itself or "*" in checks_itself
     if entry.type in ("COMBO", DYNAMIC_COMBO):
-        return None if own else _choice(entry, value)
+        return None if own else _choice(entry, value, hint)
     kind = entry.type if entry.type in _CONVERT else None
     if kind is None:
         if entry.required and entry.type != "*" and value is None:
             return "is required and has nothing", f"Connect {with_article(entry.type)}", "missing input"
+        if value is not None and (entry.type in _WIRED or entry.type.startswith("CASCADE_")):
+            return "is a value where a wire belongs", f"Connect {with_article(entry.type)}", "link type"
         return None
     found = _CONVERT[kind](value)
     if isinstance(found, str):
@@ -130,6 +133,12 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 }
 
 
+_WIRED = frozenset(
+    {"IMAGE", "MASK", "LATENT", "MODEL", "CLIP", "VAE", "CONDITIONING", "CONTROL_NET", "CLIP_VISION"}
+)
+"""Types of core that no widget gives; packs may have widgets for types of their own."""
+
+
 def _wanted(entry: Input) -> str:
     if entry.type == "BOOLEAN":
         return "true or false"
@@ -155,7 +164,7 @@ def _range(entry: Input, number: Any) -> Finding | None:
     return None
 
 
-def _choice(entry: Input, value: Any) -> Finding | None:
+def _choice(entry: Input, value: Any, hint: bool) -> Finding | None:
     choices = entry.choices
     if entry.type == DYNAMIC_COMBO:
         options = entry.options.get("options")
@@ -172,7 +181,7 @@ def _choice(entry: Input, value: Any) -> Finding | None:
         return None
     if not choices:
         return "is not there, and nothing else is", "Put the file where the host looks for it", "choice"
-    near = nearest(wrong[0], choices)
+    near = nearest(wrong[0], choices) if hint else []
     fix = f"Nearest: {alternatives(near)}" if near else f"Choose {alternatives(choices, 5)}"
     if not near and len(choices) > 5:
         fix = f"Choose one of {len(choices)}, such as {alternatives(choices)}"
@@ -205,7 +214,7 @@ def _path(entry: Input, value: Any, host: Host) -> Finding | None:
     return None
 
 
-def _uploaded(entry: Input, value: Any, host: Host) -> Finding | None:
+def _uploaded(entry: Input, value: Any, host: Host, hint: bool) -> Finding | None:
     """A file chosen in ComfyUI: a name under the input folder, or ``name [output]``, ``name [temp]``."""
     if not isinstance(value, str) or not value.strip():
         return "names no file", f"Give the name of a file in {host.folders.input}", "file"
@@ -218,12 +227,15 @@ def _uploaded(entry: Input, value: Any, host: Host) -> Finding | None:
         if value.endswith(f"[{kind}]"):
             name, folder = value[: -len(kind) - 2].strip(), place
     try:
-        target = (folder / slashed(name)).resolve()
-        if not target.is_relative_to(folder.resolve()):
+        target = folder / slashed(name)
+        inside = lies_in(target, folder)
+        if inside and target.is_file():
+            inside = host.folders.follow_links or stays_in(target, folder)
+            if inside:
+                return None
+        if not inside:
             return "lies outside the folder", f"Give the name of a file in {folder}", "file"
-        if target.is_file():
-            return None
-        there = [path.relative_to(folder).as_posix() for path in _some_files(folder)]
+        there = [path.relative_to(folder).as_posix() for path in _some_files(folder)] if hint else []
     except (OSError, ValueError, RuntimeError) as error:
         return f"cannot be looked up: {error}", f"Give the name of a file in {folder}", "file"
     near = nearest(name, there)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cascade_train.errors import CascadeError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_SIDE = 16384
 """The largest side that core's sliders allow, in pixels."""
+
+MOST_PIXELS = 1 << 28
+"""Pixels of all pictures that one node makes from nothing; they take 12 bytes each."""
 
 
 class ImageScale:
@@ -83,9 +88,14 @@ class EmptyImage:
         }
 
     def fill(self, width: int, height: int, batch_size: int = 1, color: int = 0) -> tuple[Tensor]:
-        """``color`` is 0xRRGGBB."""
+        """``color`` is 0xRRGGBB. CascadeError for sizes that a wire has brought and no picture has."""
         import torch
 
+        if min(width, height, batch_size) < 1 or width * height * batch_size > MOST_PIXELS:
+            raise CascadeError(
+                f"{batch_size} pictures of {width}×{height} pixels cannot be made",
+                fix=f"Use sides of 1 and more, and at most {MOST_PIXELS >> 20} million pixels together",
+            )
         levels = torch.tensor([(color >> shift & 0xFF) / 0xFF for shift in (16, 8, 0)], dtype=torch.float32)
         return (levels.expand(batch_size, height, width, 3).clone(),)
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
+MOST_PIXELS = 1 << 27
+"""Pixels of all frames of one file together; as ComfyUI's IMAGE and MASK they take 16 bytes each."""
+MOST_FRAMES = 10_000
+
 NO_MASK_SIDE = 64
 """Side of the empty mask that core gives with a picture that has no transparency, in pixels."""
 
@@ -96,7 +100,13 @@ class LoadImage(_Loader):
             pixels: list[Tensor] = []
             masks: list[Tensor] = []
             size: tuple[int, int] | None = None
-            for raw in ImageSequence.Iterator(picture):
+            seen = 0
+            if not single:
+                count = int(getattr(picture, "n_frames", 1))
+                _check_frames(image, count, count * picture.size[0] * picture.size[1])
+            for number, raw in enumerate(ImageSequence.Iterator(picture)):
+                seen += raw.size[0] * raw.size[1]
+                _check_frames(image, number + 1, seen)
                 frame = _upright(raw)
                 rgb = frame.convert("RGB")
                 size = size or rgb.size
@@ -140,6 +150,15 @@ class LoadImageMask(_Loader):
         return ((1.0 - levels if channel == "alpha" else levels)[None],)
 
 
+def _check_frames(name: str, count: int, pixels: int) -> None:
+    """CascadeError where the frames of an animation are too much to be held at once."""
+    if count > 1 and (count > MOST_FRAMES or pixels > MOST_PIXELS):
+        raise CascadeError(
+            f"'{name}' holds {count} frames or more of {pixels // count} pixels each, too many to be held",
+            fix=f"Use fewer or smaller frames: {MOST_PIXELS >> 20} million pixels together",
+        )
+
+
 def _opened(host: Host, path: Path) -> Image.Image:
     """The picture, decoded; one whose end is missing is loaded as far as it goes, with a warning."""
     from PIL import ImageFile, UnidentifiedImageError
@@ -150,6 +169,8 @@ def _opened(host: Host, path: Path) -> Image.Image:
         return picture
     except UnidentifiedImageError:
         raise CascadeError("this is not a picture that Pillow can read", where=str(path)) from None
+    except Image.DecompressionBombError as error:
+        raise CascadeError(f"the picture is too large: {error}", where=str(path)) from None
     except (OSError, ValueError, SyntaxError) as error:
         allowed, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, True
         try:

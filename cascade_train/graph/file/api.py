@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,6 +28,7 @@ def is_link(value: Any) -> bool:
         and isinstance(value[0], str)
         and isinstance(value[1], (int, float))
         and not isinstance(value[1], bool)
+        and math.isfinite(value[1])
     )
 
 
@@ -73,4 +75,6 @@ _DIGITS = re.compile(r"(\d+)")
 def id_order(node_id: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key for node ids, numbers by value: ``2`` before ``10``, ``3`` before ``3:1``."""
     parts = _DIGITS.split(node_id)
-    return tuple((0, int(p), "") if p.isdigit() and p.isascii() else (1, 0, p) for p in parts if p)
+    return tuple(
+        (0, int(p), "") if p.isdigit() and p.isascii() and len(p) < 100 else (1, 0, p) for p in parts if p
+    )

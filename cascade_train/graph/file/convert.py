@@ -122,11 +122,8 @@ def _final_text(
 
 def _look_up(wiring: Wiring, title: str, widget: str) -> Any:
     """The value of a root node's widget, the node by search name, else by title; None when not found."""
-    root = wiring.scopes[()]
-    nodes = list(root.graph.nodes.values())
-    found = [node for node in nodes if node.properties.get("Node name for S&R") == title]
-    found = found or [node for node in nodes if (node.title or node.type) == title]
-    return wiring.values(root, found[0]).get(widget) if found else None
+    found = wiring.called(title)
+    return None if found is None else wiring.values(wiring.scopes[()], found).get(widget)
 
 
 def _apply_primitives(wiring: Wiring, now: datetime | None) -> None:
@@ -140,9 +137,7 @@ def _apply_primitives(wiring: Wiring, now: datetime | None) -> None:
 
 
 def _write_to_targets(wiring: Wiring, scope: Scope, primitive: Node, value: Any) -> None:
-    for key, link in scope.graph.links.items():
-        if link.origin != primitive.id:
-            continue
+    for key in wiring.leaving(scope.graph, primitive):
         target, slot = wiring.fed(scope.graph).get(key, (None, None))
         if target is None or slot is None:
             continue

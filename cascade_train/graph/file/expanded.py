@@ -65,6 +65,8 @@ class Expanded:
         self._expand(Scope(document.root))
         self._inputs: dict[tuple[tuple[str, ...], str], tuple[Slot, ...]] = {}
         self._fed: dict[str, dict[str, tuple[Node, Slot]]] = {}
+        self._leaving: dict[str, dict[str, list[str]]] = {}
+        self._called: dict[str, Node] | None = None
 
     def _expand(self, root: Scope) -> None:
         pending, count = [root], 0
@@ -174,6 +176,28 @@ class Expanded:
                 if slot.link is not None
             }
         return self._fed[graph.id]
+
+    def leaving(self, graph: Graph, node: Node) -> list[str]:
+        """The ids of the wires of ``graph`` that come from ``node``."""
+        if graph.id not in self._leaving:
+            wires: dict[str, list[str]] = {}
+            for key, link in graph.links.items():
+                wires.setdefault(link.origin, []).append(key)
+            self._leaving[graph.id] = wires
+        return self._leaving[graph.id].get(node.id, [])
+
+    def called(self, name: str) -> Node | None:
+        """The first node of the root graph with this search name, else with this title."""
+        if self._called is None:
+            nodes = list(self.scopes[()].graph.nodes.values())
+            self._called = {}
+            for names in (
+                [str(node.properties.get("Node name for S&R")) for node in nodes],
+                [node.title or node.type for node in nodes],
+            ):
+                for each, node in zip(names, nodes):
+                    self._called.setdefault(each, node)
+        return self._called.get(name)
 
 
 def bound(port: Port, instance: Node) -> Slot | None:

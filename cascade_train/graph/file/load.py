@@ -13,13 +13,19 @@ from cascade_train.errors import CascadeError
 from cascade_train.graph.file.api import is_node
 
 MAX_FILE_BYTES = 256 * 2**20
-MAX_TEXT_BYTES = 64 * 2**20
-"""A compressed text chunk that unpacks to more than this is refused."""
+MAX_TEXT_BYTES = 32 * 2**20
+"""A workflow, or all the texts of a picture together, of more than this when unpacked is refused."""
+
+MAX_VALUES = 1_500_000
+"""Values in the JSON of a workflow; one of 10 000 nodes holds about half as many."""
 
 MAX_NESTING = 100
 """Lists and objects inside each other; workflows stay below 20."""
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+CARRIERS = ("workflow", "prompt")
+"""Names of the texts that ComfyUI keeps a workflow in, those tried first before others."""
+
 ACCEPTED = (
     "Give a workflow saved by ComfyUI (.json), an API prompt (.json), or a PNG or WebP that carries one"
 )
@@ -67,6 +73,7 @@ def parse_json(text: str, where: str) -> Any:
         raise CascadeError("the file is empty", where=where, fix=ACCEPTED)
     if text.lstrip()[0] not in "{[":
         raise CascadeError("the file holds no JSON", where=where, fix=ACCEPTED)
+    check_json(text, where)
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -85,6 +92,24 @@ def parse_json(text: str, where: str) -> Any:
     if _deeper_than(value, MAX_NESTING):
         raise CascadeError("the JSON is nested too deeply to be a workflow", where=where, fix=ACCEPTED)
     return value
+
+
+def check_json(text: str, where: str, most: int = MAX_VALUES) -> None:
+    """See that what ``text`` holds as JSON fits into memory, without reading it.
+
+    Raises:
+        CascadeError: it is too long, or holds more than ``most`` values by the signs that begin one.
+    """
+    if len(text) > MAX_TEXT_BYTES:
+        raise CascadeError(
+            f"the JSON is too long to be a workflow: {len(text) >> 20} MiB of at most {MAX_TEXT_BYTES >> 20}",
+            where=where,
+            fix=ACCEPTED,
+        )
+    if sum(map(text.count, ",[{")) > most:
+        raise CascadeError(
+            f"the JSON holds more than {most} values, too many for a workflow", where=where, fix=ACCEPTED
+        )
 
 
 def _deeper_than(value: Any, limit: int) -> bool:
@@ -136,7 +161,7 @@ def is_api(value: Any) -> bool:
 
 def _carried(texts: dict[str, str], where: str, cut: bool = False) -> dict[str, Any]:
     """The workflow, else the prompt, among a picture's ``texts``; ``cut`` says that its end is missing."""
-    for key in ("workflow", "prompt"):
+    for key in CARRIERS:
         if key in texts:
             return workflow_in(parse_json(texts[key], f"{where}, text '{key}'"), where)
     if cut:
@@ -153,9 +178,10 @@ def _carried(texts: dict[str, str], where: str, cut: bool = False) -> dict[str, 
 
 
 def _png_texts(data: bytes, where: str) -> tuple[dict[str, str], bool]:
-    """The text chunks of a PNG by keyword (PNG specification, 11.3.3), and whether its end is missing."""
+    """The text chunks of a PNG that may carry a workflow, by keyword (PNG specification, 11.3.3), and whether
+    its end is missing."""
     texts: dict[str, str] = {}
-    at = len(PNG_MAGIC)
+    at, left = len(PNG_MAGIC), MAX_TEXT_BYTES
     while at + 8 <= len(data):
         length, kind = struct.unpack(">I4s", data[at : at + 8])
         body = data[at + 8 : at + 8 + length]
@@ -166,28 +192,41 @@ def _png_texts(data: bytes, where: str) -> tuple[dict[str, str], bool]:
         at += 12 + length
         keyword, _, rest = body.partition(b"\0")
         key = keyword.decode("latin-1").lower()
+        if key not in CARRIERS:
+            continue
+        found = b""
         if kind == b"tEXt":
-            texts[key] = _text(rest, where)
+            found = rest
         elif kind == b"zTXt" and rest[:1] == b"\0":
-            texts[key] = _text(_unpack(rest[1:], where), where)
+            found = _unpack(rest[1:], left, where)
         elif kind == b"iTXt" and len(rest) >= 2:
             text = rest[2:].split(b"\0", 2)[-1]
-            texts[key] = _text(_unpack(text, where) if rest[0] == 1 else text, where)
+            found = _unpack(text, left, where) if rest[0] == 1 else text
+        else:
+            continue
+        left -= len(found)
+        if left < 0:
+            raise _too_long(where)
+        texts[key] = _text(found)
     return texts, True
 
 
-def _unpack(data: bytes, where: str) -> bytes:
+def _unpack(data: bytes, most: int, where: str) -> bytes:
     unpacker = zlib.decompressobj()
     try:
-        text = unpacker.decompress(data, MAX_TEXT_BYTES)
+        text = unpacker.decompress(data, most + 1)
     except zlib.error:
         raise CascadeError("the text in this picture is damaged", where=where) from None
-    if unpacker.unconsumed_tail:
-        raise CascadeError("the text in this picture is too long to be a workflow", where=where)
+    if len(text) > most:
+        raise _too_long(where)
     return text
 
 
-def _text(data: bytes, where: str) -> str:
+def _too_long(where: str) -> CascadeError:
+    return CascadeError("the text in this picture is too long to be a workflow", where=where)
+
+
+def _text(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -196,22 +235,27 @@ def _text(data: bytes, where: str) -> str:
 
 def _webp_texts(data: bytes, where: str) -> Iterator[tuple[str, str]]:
     """``workflow:…`` and ``prompt:…`` from the ASCII tags of a WebP's EXIF block, where ComfyUI puts them."""
-    at = 12
+    at, left = 12, MAX_TEXT_BYTES
     while at + 8 <= len(data):
         kind, length = struct.unpack("<4sI", data[at : at + 8])
         body = data[at + 8 : at + 8 + length]
         at += 8 + length + length % 2
         if kind != b"EXIF":
             continue
-        body = body.removeprefix(b"Exif\0\0")
-        for text in _exif_texts(body):
-            key, colon, value = text.partition(":")
-            if colon and key.lower() in ("workflow", "prompt"):
-                yield key.lower(), value
+        for tiff, start, size in _exif_texts(body.removeprefix(b"Exif\0\0")):
+            key, colon, _ = tiff[start : start + 12].partition(b":")
+            name = key.decode("latin-1").lower()
+            if not colon or name not in CARRIERS:
+                continue
+            left -= size  # values may lie over each other
+            if left < 0:
+                raise _too_long(where)
+            value = tiff[start + len(key) + 1 : start + size]
+            yield name, value.rstrip(b"\0").decode("utf-8", "replace")
 
 
-def _exif_texts(tiff: bytes) -> Iterator[str]:
-    """Every ASCII value in the first directory of a TIFF block."""
+def _exif_texts(tiff: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Where each ASCII value in the first directory of a TIFF block lies: the block, its start, its size."""
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None or len(tiff) < 8:
         return
@@ -225,4 +269,4 @@ def _exif_texts(tiff: bytes) -> Iterator[str]:
             return
         _tag, kind, size, offset = struct.unpack(order + "HHII", entry)
         if kind == 2 and offset + size <= len(tiff):
-            yield tiff[offset : offset + size].rstrip(b"\0").decode("utf-8", "replace")
+            yield tiff, offset, size

@@ -8,8 +8,14 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-COMMENT = re.compile(r"/\*.*?\*/|//[^\n\r\u2028\u2029]*", re.DOTALL)
+from cascade_train.errors import CascadeError
+
+LINE_END = re.compile(r"[\n\r\u2028\u2029]")
 ESCAPED = re.compile(r"\\([{}|])")
+MOST_LOOKED_AT = 20_000_000
+"""Letters looked at while the choices ``{a|b}`` of one text are drawn; each takes a pass over it."""
+LONGEST_NAME = 1000
+"""A longer text is no file name, and nothing is filled into it."""
 PLACEHOLDER = re.compile(r"%([^%]+)%")
 NOT_IN_FILE_NAMES = re.compile(r'[/?<>\\:*|"\x00-\x1f\x7f]')
 DATE_PART = re.compile(r"yyyy|yy|MM|M|dd|d|hh|h|mm|m|ss|s")
@@ -21,10 +27,37 @@ def dynamic_prompt(text: str, draw: int | None = None) -> str:
     Without a seed text that has a choice in it stays as it is but for the comments: what is trained on
     must not change from one queueing to the next.
     """
-    text = COMMENT.sub("", text)
+    text = _without_comments(text)
     if draw is None:
         return text if _has_choice(text) else ESCAPED.sub(r"\1", text)
     return ESCAPED.sub(r"\1", _drawn(text, random.Random(draw)))
+
+
+def _without_comments(text: str) -> str:
+    """``text`` without ``/* … */`` and ``// …``; looks at each letter once, however many never end."""
+    kept: list[str] = []
+    at = 0
+    closed = True  # whether a "*/" may still come
+    while True:
+        start = text.find("/", at)
+        sign = text[start : start + 2] if start >= 0 else ""
+        if start < 0:
+            return "".join((*kept, text[at:]))
+        end = start + 1
+        if sign == "/*" and closed:
+            close = text.find("*/", start + 2)
+            closed = close >= 0
+            if closed:
+                kept.append(text[at:start])
+                at = close + 2
+                continue
+        elif sign == "//":
+            kept.append(text[at:start])
+            line_end = LINE_END.search(text, start)
+            at = line_end.start() if line_end else len(text)
+            continue
+        kept.append(text[at:end])
+        at = end
 
 
 def _has_choice(text: str) -> bool:
@@ -32,15 +65,23 @@ def _has_choice(text: str) -> bool:
 
 
 def _drawn(text: str, generator: random.Random) -> str:
-    """Replace each outermost ``{a|b}`` by one of its parts, then those inside it; a stray ``}`` stays."""
-    at = 0
-    while True:
+    """Replace each outermost ``{a|b}`` by one of its parts, then those inside it; a stray ``}`` stays.
+
+    Raises:
+        CascadeError: more choices than a prompt has.
+    """
+    at = looked = 0
+    while looked < MOST_LOOKED_AT:
+        looked += len(text)
         start = _next(text, "{", at)
         if start < 0:
             return text
         parts, end = _parts(text, start + 1)
         text = text[:start] + generator.choice(parts) + text[end:]
         at = start  # the chosen part may hold choices itself
+    raise CascadeError(
+        f"'{text[:40]}…' is too long for so many choices {{a|b}}", fix="Write fewer into one text"
+    )
 
 
 def _next(text: str, wanted: str, at: int) -> int:
@@ -95,7 +136,7 @@ def fill_in(text: str, look_up: Callable[[str, str], Any], now: datetime | None 
             return match[0]
         return NOT_IN_FILE_NAMES.sub("_", _as_text(value))
 
-    return PLACEHOLDER.sub(replacement, text)
+    return PLACEHOLDER.sub(replacement, text) if len(text) <= LONGEST_NAME else text
 
 
 def _as_text(value: Any) -> str:
