@@ -77,8 +77,8 @@ def _files(
     aside: Callable[[str], None] | None,
 ) -> Iterator[Found | Linked | str]:
     """The files in a folder in any order, of those that cannot be looked at the name alone, and links that
-    are not followed; the folders in it are added to ``folders``, and ``aside`` is told of what is hidden or an
-    operating system's own."""
+    are not followed; the folders in it are added to ``folders``, and ``aside`` is told of what is hidden or
+    an operating system's own."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
