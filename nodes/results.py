@@ -21,8 +21,9 @@ class Validate(CascadeNode):
         "The pictures by themselves.",
     )
     HELP = """
-    Wire a run to see it as it stands, or models to see them untrained. Grids of a run are also kept in its
-    folder, under `samples`.
+    Wire a run to see it as it stands, or models to see them untrained. Grids and pictures of a run are kept
+    in its folder, under `samples`, those of models in the cache folder. What was drawn once with the same
+    prompts and weights is read afterwards, not drawn again, with the same bytes.
     """
 
     @classmethod
@@ -45,6 +46,17 @@ class Validate(CascadeNode):
         from cascade_train.jobs.validate import validate
 
         return validate(prompts, self.host, run=run, models=models, strength=strength, title=title.strip())
+
+    def planned(
+        self, prompts: Any, title: str, strength: float, run: Any = None, models: Any = None
+    ) -> tuple[tuple[Any, Any], str, bool]:
+        """For ``--dry-run``: the outputs, a line, and whether there is nothing left to draw."""
+        from cascade_train.jobs.foreseen import planned_pictures
+
+        pictures, text, there = planned_pictures(
+            prompts, self.host, run=run, models=models, strength=strength
+        )
+        return (None, pictures), text, there
 
 
 class CompareGrids(CascadeNode):

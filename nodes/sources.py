@@ -167,3 +167,10 @@ class DatasetFromImages(CascadeNode):
         from cascade_train.jobs.datasets import from_images
 
         return (from_images(images, captions, self.host),)
+
+    def planned(self, images: list[Any], captions: list[str]) -> tuple[tuple[Any], str, bool | None]:
+        """For ``--dry-run``: the dataset, where the pictures are known and kept already."""
+        from cascade_train.jobs.foreseen import planned_dataset
+
+        dataset, text, there = planned_dataset(images, captions, self.host)
+        return (dataset,), text, there

@@ -282,5 +282,6 @@ class TrainAndValidate(CascadeNode):
     ) -> tuple[tuple[Any, Any], str, bool]:
         from cascade_train.jobs.foreseen import planned_validation
 
-        later, text, there = planned_validation(run, total, every, learning_rate or None)
+        rate = learning_rate or None
+        later, text, there = planned_validation(run, prompts, total, every, rate, self.host)
         return (later, None), text, there

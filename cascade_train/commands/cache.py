@@ -7,9 +7,9 @@ import json
 import time
 from pathlib import Path
 
-HELP = "list or remove cached latents, text states, indexes, measures and remote shards"
+HELP = "list or remove cached latents, text states, indexes, measures, remote shards and drawn pictures"
 
-_KINDS = ("latents", "text", "images", "index", "measures", "shards", "pictures")
+_KINDS = ("latents", "text", "images", "index", "measures", "shards", "pictures", "drawn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -33,17 +33,24 @@ def picture_size(geometry: Geometry, width: int = 0, height: int = 0) -> Picture
     """The grids for a picture of ``width`` × ``height`` pixels; 0 is the models' native side.
 
     Raises:
-        CascadeError: a side that Stage A and Stage B cannot draw.
+        CascadeError: a side that Stage A and Stage B cannot draw; the nearest that they can is told.
     """
     factor = sampling_factor(geometry)
     native = math.ceil(geometry.native_side / geometry.latent_factor) * factor
     sides = tuple(side or math.floor(native) for side in (height, width))
     multiple = 2 * geometry.stage_a_factor
     for name, side in zip(("height", "width"), sides):
-        if side < geometry.latent_factor or side % multiple:
-            near = max(geometry.latent_factor, round(side / multiple) * multiple)
+        if side < geometry.smallest_side:
             raise CascadeError(
-                f"a {name} of {side} pixels", fix=f"Use a multiple of {multiple}, such as {near}"
+                f"a {name} of {side} pixels is too small for these models",
+                fix=f"The smallest that they draw is {geometry.smallest_side}",
+                typed=(name, str(side)),
+            )
+        if side % multiple:
+            raise CascadeError(
+                f"a {name} of {side} pixels",
+                fix=f"Use a multiple of {multiple}, such as {round(side / multiple) * multiple}",
+                typed=(name, str(side)),
             )
     grid = tuple(math.ceil(side / factor) for side in sides)
     return PictureSize(
