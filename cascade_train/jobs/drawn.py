@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,21 +24,13 @@ from cascade_train.files import write_with
 from cascade_train.host.base import Host
 from cascade_train.models.library import geometry
 from cascade_train.models.spec import AppliedRun, ModelsSpec
+from cascade_train.sampling.kept import CONTENT, FOLDER, NAME, bound, told, used
 from cascade_train.sampling.sizes import picture_size
 from cascade_train.sampling.spec import DRAWING, Prompts
 from cascade_train.training.spec import Position
 
-FOLDER = "drawn"
-"""Of the cache folder."""
-
-BOUND = 2 << 30
-"""Most bytes of the cache's drawn pictures; those used longest ago go first."""
-
 MOST_PIXELS = 1 << 31
 """A larger sheet is none of ours."""
-
-_NAME, _CONTENT = "cascade_train.drawn", "cascade_train.content"
-"""Texts in the PNG: what the pictures follow from, and the SHA-256 of their pixels."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +58,7 @@ class Drawing:
         for number, file in enumerate(self.files):
             pixels = _read(file, self.name, self.prompts)
             if pixels is not None:
-                with suppress(OSError):
-                    os.utime(file)  # it was used: others go before it
+                used(file)
                 if number and copy:
                     with suppress(OSError):
                         _write(self.files[0], pixels, self.name, self.prompts)
@@ -78,7 +67,7 @@ class Drawing:
 
     def there(self) -> bool:
         """Whether `read` would find them, going by their files' texts alone."""
-        return any(_noted(file).get(_NAME) == self.name for file in self.files)
+        return any(_noted(file).get(NAME) == self.name for file in self.files)
 
     def keep(self, pixels: np.ndarray, host: Host) -> None:
         """Write ``pixels`` to each file. A disk that is full costs the copy alone, and is told."""
@@ -86,10 +75,7 @@ class Drawing:
             try:
                 _write(file, pixels, self.name, self.prompts)
             except OSError as error:
-                host.warn(
-                    f"the pictures could not be kept in {file} ({error.strerror or error}); "
-                    "they are drawn again next time"
-                )
+                told(file, error, host)
         bound(host.folders.cache / FOLDER)
 
 
@@ -136,34 +122,13 @@ def _name(models: ModelsSpec, prompts: Prompts) -> str:
     return digest({"drawing": DRAWING, "models": models.digest, "prompts": asdict(prompts)})
 
 
-def bound(folder: Path, most: int = BOUND) -> int:
-    """Remove what was used longest ago until ``folder`` holds at most ``most`` bytes; how many files went."""
-    files: list[tuple[float, int, Path]] = []
-    for path in folder.glob("*") if folder.is_dir() else ():
-        with suppress(OSError):
-            stat = path.stat()
-            if path.name.startswith("."):  # being written, or left by a kill a day ago
-                if time.time() - stat.st_mtime > 86400:
-                    path.unlink()
-                continue
-            files.append((stat.st_mtime, stat.st_size, path))
-    total, gone = sum(size for _, size, _ in files), 0
-    for _, size, path in sorted(files, key=lambda each: each[0]):
-        if total <= most:
-            break
-        with suppress(OSError):
-            path.unlink()
-            total, gone = total - size, gone + 1
-    return gone
-
-
 def _write(file: Path, pixels: np.ndarray, name: str, prompts: Prompts) -> None:
     rows, columns = len(prompts.texts), prompts.pictures
     _, height, width, _ = pixels.shape
     sheet = pixels.reshape(rows, columns, height, width, 3).transpose(0, 2, 1, 3, 4)
     texts = PngInfo()
-    texts.add_text(_NAME, name)
-    texts.add_text(_CONTENT, _content(pixels))
+    texts.add_text(NAME, name)
+    texts.add_text(CONTENT, _content(pixels))
     picture = Image.fromarray(np.ascontiguousarray(sheet.reshape(rows * height, columns * width, 3)))
     write_with(file, lambda beside: picture.save(beside, format="PNG", pnginfo=texts, compress_level=2))
 
@@ -178,16 +143,16 @@ def _read(file: Path, name: str, prompts: Prompts) -> np.ndarray | None:
             width, height = sheet.size
             if sheet.mode != "RGB" or width * height > MOST_PIXELS or width % columns or height % rows:
                 return None
-            if sheet.info.get(_NAME) != name:
+            if sheet.info.get(NAME) != name:
                 return None
             flat = np.asarray(sheet)
-            told = sheet.info.get(_CONTENT)
+            content = sheet.info.get(CONTENT)
     except (OSError, SyntaxError, ValueError):  # Pillow says SyntaxError of what is no PNG
         return None
     sides = (rows, height // rows, columns, width // columns, 3)
     pixels = flat.reshape(sides).transpose(0, 2, 1, 3, 4).reshape(-1, sides[1], sides[3], 3)
     pixels = np.ascontiguousarray(pixels)
-    return pixels if _content(pixels) == told else None
+    return pixels if _content(pixels) == content else None
 
 
 def _noted(file: Path) -> dict[str, Any]:

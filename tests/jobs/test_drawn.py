@@ -17,11 +17,12 @@ from cascade_train.cli import main
 from cascade_train.data.sources import folder_dataset
 from cascade_train.errors import CascadeError
 from cascade_train.host.headless import HeadlessHost, Quiet, headless_folders
-from cascade_train.jobs import drawn, foreseen
+from cascade_train.jobs import foreseen
 from cascade_train.jobs import validate as validating
 from cascade_train.jobs.train import train_and_validate
 from cascade_train.jobs.validate import validate
 from cascade_train.models.spec import ModelsSpec
+from cascade_train.sampling import kept
 from cascade_train.sampling.spec import Prompts
 from cascade_train.training import run as runs
 from cascade_train.training.spec import LoRATarget, OptimizerSpec, Position, RunSpec
@@ -52,7 +53,7 @@ def nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 def cached(host: HeadlessHost) -> list[Path]:
-    return sorted((host.folders.cache / drawn.FOLDER).glob("*.png"))
+    return sorted((host.folders.cache / kept.FOLDER).glob("*.png"))
 
 
 def test_models_are_drawn_once_and_read_with_equal_bytes(
@@ -65,8 +66,8 @@ def test_models_are_drawn_once_and_read_with_equal_bytes(
     again, same = validate(PROMPTS, host, models=tiny, title="before")
     assert torch.equal(again, grid) and torch.equal(same, pictures)
     assert not torch.equal(validate(PROMPTS, host, models=tiny, title="other")[0], grid), "the title is free"
-    (kept,) = cached(host)
-    with Image.open(kept) as sheet:
+    (file,) = cached(host)
+    with Image.open(file) as sheet:
         assert sheet.size == (3 * pictures.shape[2], 2 * pictures.shape[1]), "a row for each text"
 
 
@@ -117,17 +118,17 @@ def test_a_run_s_pictures_lie_in_its_folder_and_need_no_checkpoint(
 @pytest.mark.parametrize("damage", ["cut", "flipped", "another's", "not a picture"])
 def test_a_damaged_file_is_drawn_again(tiny: ModelsSpec, host: HeadlessHost, damage: str) -> None:
     pictures = validate(PROMPTS, host, models=tiny)[1]
-    (kept,) = cached(host)
-    whole = kept.read_bytes()
+    (file,) = cached(host)
+    whole = file.read_bytes()
     if damage == "cut":
-        kept.write_bytes(whole[: len(whole) // 2])
+        file.write_bytes(whole[: len(whole) // 2])
     elif damage == "not a picture":
-        kept.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n" * 10)
+        file.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n" * 10)
     elif damage == "another's":
-        with Image.open(kept) as sheet:
-            Image.new("RGB", sheet.size, "red").save(kept)
+        with Image.open(file) as sheet:
+            Image.new("RGB", sheet.size, "red").save(file)
     else:
-        with Image.open(kept) as sheet:
+        with Image.open(file) as sheet:
             changed, texts = sheet.copy(), dict(sheet.info)
         changed.putpixel((3, 3), (1, 2, 3))
         from PIL.PngImagePlugin import PngInfo
@@ -135,29 +136,18 @@ def test_a_damaged_file_is_drawn_again(tiny: ModelsSpec, host: HeadlessHost, dam
         noted = PngInfo()
         for name, text in texts.items():
             noted.add_text(name, text)
-        changed.save(kept, pnginfo=noted)
+        changed.save(file, pnginfo=noted)
     assert torch.equal(validate(PROMPTS, host, models=tiny)[1], pictures)
-    assert kept.read_bytes() == whole
+    assert file.read_bytes() == whole
 
 
 def test_a_folder_that_cannot_be_written_costs_the_copy_alone(tiny: ModelsSpec, host: HeadlessHost) -> None:
     host.folders.cache.mkdir(parents=True)
-    (host.folders.cache / drawn.FOLDER).write_text("in the way", encoding="utf-8")
+    (host.folders.cache / kept.FOLDER).write_text("in the way", encoding="utf-8")
     pictures = validate(PROMPTS, host, models=tiny)[1]
     assert len(pictures) == 6
     (told,) = host.sink.warnings  # type: ignore[attr-defined]
-    assert "could not be kept" in told and str(host.folders.cache / drawn.FOLDER) in told
-
-
-def test_the_cache_is_bounded_and_what_was_used_last_stays(tmp_path: Path) -> None:
-    for number in range(5):
-        file = tmp_path / f"{number}.png"
-        file.write_bytes(b"x" * 100)
-        os.utime(file, (1e9 + number, 1e9 + number))
-    os.utime(tmp_path / "0.png")  # used again
-    assert drawn.bound(tmp_path, 250) == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.png", "4.png"]
-    assert drawn.bound(tmp_path, 250) == 0
+    assert "could not be kept" in told and str(host.folders.cache / kept.FOLDER) in told
 
 
 def test_cache_ls_and_prune_know_it(

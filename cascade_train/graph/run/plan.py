@@ -72,7 +72,9 @@ async def _dry_run(checked: Checked) -> list[Planned]:
                     returned(facts, r)
                     for r in await settled(await call_over_lists(facts, function, got.columns))
                 ]
-                known[node_id] = in_columns(facts, [v.values for v in values if v.values is not None])
+                known[node_id] = _foreseen(
+                    in_columns(facts, [v.values for v in values if v.values is not None])
+                )
                 entry.will = "describes"
         except CascadeError as error:
             entry.will, entry.text = "fails", str(error) + live.where_typed(node_id, error)
