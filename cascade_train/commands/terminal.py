@@ -37,6 +37,8 @@ class Display(Protocol):
 
     def warn(self, text: str) -> None: ...
 
+    def tell(self, text: str) -> None: ...
+
     def end(self, report: ExecutionReport, folders: Folders) -> None: ...
 
 
@@ -55,6 +57,9 @@ class Silent:
         return None
 
     def warn(self, text: str) -> None:
+        return None
+
+    def tell(self, text: str) -> None:
         return None
 
     def end(self, report: ExecutionReport, folders: Folders) -> None:
@@ -177,6 +182,9 @@ class Terminal:
     def warn(self, text: str) -> None:
         self._line(f"  warning  {text}")
 
+    def tell(self, text: str) -> None:
+        self._line(f"  note     {self._node}: {text}" if self._node else f"  note     {text}")
+
     def end(self, report: ExecutionReport, folders: Folders) -> None:
         self._clear()
         names = {node.node_id: one_line(node.name()) for node in report.nodes}
@@ -255,6 +263,9 @@ class JsonLines:
 
     def warn(self, text: str) -> None:
         self._say("warning", {"text": text})
+
+    def tell(self, text: str) -> None:
+        self._say("note", {"node": self._node, "text": text})
 
     def end(self, report: ExecutionReport, folders: Folders) -> None:
         data = report.as_json()

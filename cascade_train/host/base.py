@@ -142,6 +142,13 @@ class Host(Protocol):
         """Tell the person something that does not stop the work (one line)."""
         ...
 
+    def tell(self, text: str) -> None:
+        """Tell the person, on the node that runs where there is one, how its work has ended (one line).
+
+        Never raises the host's interrupt: it is what a person hears after asking for one.
+        """
+        ...
+
     def make_room(self) -> None:
         """Free accelerator memory that the host itself holds (ComfyUI's loaded models)."""
         ...

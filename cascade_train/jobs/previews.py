@@ -5,6 +5,9 @@ The jobs of `train` show them, for the nodes Train Steps and Train and Validate.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from PIL import Image
 
 from cascade_train.diffusion.samplers import SamplerSettings
@@ -28,25 +31,29 @@ SIZE = (512, 288)
 """Of the plot, in pixels; the pictures above it have its width."""
 
 
+POINTS = 160
+"""Of the curve: few enough that it is drawn with every message."""
+
+
 class RunPreview:
     """Draws always the same captions and seeds, so that what changes is what was learned.
 
     The captions are those of samples at hand when it is first asked; the previewer decodes. Without one, and
-    where Stage C is not trained, the loss alone is shown.
+    where Stage C is not trained, the curve of the loss alone is shown. ``last`` is what was shown last.
     """
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._captions: list[str] = []
+        self.last: Image.Image | None = None
 
-    def __call__(self, now: runs.Standing) -> Image.Image:
-        plot = loss_plot(runs.metrics(now.position), size=SIZE)
+    def __call__(self, now: runs.Standing) -> Image.Image | None:
         self._captions = self._captions or list(now.captions[:SHOWN])
         models = now.position.spec.models
         if now.stage_c is None or now.text is None or not self._captions:
-            return plot
+            return None
         if not library.has(models, "previewer"):
-            return plot
+            return None
         latents = sample_network(
             now.stage_c,
             _conditioning(now.text(self._captions)),
@@ -58,7 +65,13 @@ class RunPreview:
         )
         pictures = to_pictures(preview_latents(models, latents, self._host.device))
         row = tiled(pictures, len(pictures))
-        return stacked(row.resize((SIZE[0], row.height * SIZE[0] // row.width)), plot)
+        return row.resize((SIZE[0], row.height * SIZE[0] // row.width))
+
+    def with_curve(self, rows: Sequence[Mapping[str, Any]], picture: Image.Image | None) -> Image.Image:
+        """``picture`` above the curve of the loss in ``rows``."""
+        plot = loss_plot(rows, size=SIZE, most=POINTS)
+        self.last = plot if picture is None else stacked(picture, plot)
+        return self.last
 
 
 def _conditioning(states: TextStates) -> Conditioning:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cascade_train.errors import CascadeError, Interrupted
 from cascade_train.host.blocker import ExecutionBlocker
 from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.jobs.export import export, lora_of
+from cascade_train.jobs.previews import RunPreview
 from cascade_train.jobs.train import train_and_validate, train_block
 from cascade_train.jobs.validate import validate
 from cascade_train.models.spec import ModelsSpec
@@ -98,29 +100,85 @@ def test_strength_fades_what_was_learned(start: Position, host: HeadlessHost) ->
     assert (pictures(0.1) - plain).abs().mean() < (pictures(1.0) - plain).abs().mean()
 
 
+@pytest.fixture
+def seen(host: HeadlessHost) -> HeadlessHost:
+    """Another host, whose pictures somebody sees."""
+    other = HeadlessHost(headless_folders(host.folders.output.parent / "seen"), "cpu", Watched())
+    other.previews = True
+    return other
+
+
 def test_pictures_and_loss_are_shown_while_training(
-    start: Position, host: HeadlessHost, monkeypatch: pytest.MonkeyPatch
+    start: Position, host: HeadlessHost, seen: HeadlessHost
 ) -> None:
-    """Four captions as Stage C draws them now above the plot; both change, and the result does not."""
+    """Captions as Stage C draws them now above the curve: after the first step, whatever the time, and at the
+    end; a curve with every message; and the result is the same bits."""
     import numpy as np
 
-    monkeypatch.setattr(previews, "SHARE", float("inf"))
-    watched = host.sink
-    assert isinstance(watched, Watched)
+    watched = seen.sink
+    assert isinstance(watched, Watched) and isinstance(host.sink, Watched)
     unseen, *_ = train_block(start, 4, None, host, preview_every=2)
-    assert not watched.pictures, "a command line shows none, so none is drawn"
-    assert any("loss" in text for text in watched.texts)
+    assert not host.sink.pictures, "a command line shows none, so none is drawn"
+    assert any("loss" in text for text in host.sink.texts)
 
     runs.release()
-    other = HeadlessHost(headless_folders(host.folders.output.parent / "seen"), "cpu", watched)
-    other.previews = True
-    seen, *_ = train_block(runs.start(start.spec, other), 4, None, other, preview_every=2)
-    first, second = (np.asarray(picture) for picture in watched.pictures)
+    shown, *_ = train_block(runs.start(start.spec, seen), 4, None, seen, preview_every=1000)
+    texts = [text for text in watched.texts if text.startswith("step ")]
+    assert len(watched.pictures) == len(texts), "no message without its picture"
+    first, last = (np.asarray(watched.pictures[index]) for index in (0, -1))
     height = first.shape[0] - 288
     assert first.shape[1:] == (512, 3) and height in (512, 256), "a square for each caption of the batch"
-    assert (first[:height] != second[:height]).any() and (first[height:] != second[height:]).any()
+    assert (first[:height] != last[:height]).any() and (first[height:] != last[height:]).any()
+    assert [text.split(" · ")[0] for text in (watched.texts[0], watched.texts[-1])] == [
+        "step 1/4",
+        "step 4/4",
+    ]
     for name, value in runs.trained(unseen).tensors.items():
-        assert torch.equal(value, runs.trained(seen).tensors[name]), name
+        assert torch.equal(value, runs.trained(shown).tensors[name]), name
+
+
+def test_samples_take_their_share_between_a_block_s_ends(
+    start: Position, seen: HeadlessHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    real = RunPreview.__call__
+
+    def counted(self: RunPreview, now: Any) -> Any:
+        drawn.append(now.position.step)
+        return real(self, now)
+
+    monkeypatch.setattr(RunPreview, "__call__", counted)
+    train_block(start, 6, None, seen, preview_every=1)
+    assert drawn[0] == 1 and drawn[-1] == 6 and len(drawn) < 6, "the steps between are too quick for more"
+    monkeypatch.setattr(previews, "SHARE", float("inf"))
+    drawn.clear()
+    train_block(runs.start(replace(start.spec, seed=1), seen), 6, None, seen, preview_every=2)
+    assert drawn == [1, 2, 4, 6]
+    drawn.clear()
+    train_block(runs.start(replace(start.spec, seed=2), seen), 6, None, seen, preview_every=0)
+    assert drawn == [], "0 shows none"
+
+
+def test_a_stop_tells_what_was_saved_and_where(start: Position, seen: HeadlessHost) -> None:
+    class Stops(Watched):
+        def __init__(self) -> None:
+            super().__init__()
+            self.told: list[str] = []
+
+        def progress(self, done: int, total: int, text: str, preview: Image.Image | None) -> None:
+            if done == 2:
+                seen.stop()
+
+        def tell(self, text: str) -> None:
+            self.told.append(text)
+
+    sink = seen.sink = Stops()
+    begun = runs.start(start.spec, seen)
+    with pytest.raises(Interrupted):
+        train_block(begun, 5, None, seen, preview_every=1)
+    (checkpoint,) = (Path(begun.folder) / "checkpoints").glob("0*")
+    (told,) = sink.told
+    assert told.startswith(f"saved at step {int(checkpoint.name[:8])} of 5 in {checkpoint}; ")
 
 
 def test_a_stop_while_drawing_stops(start: Position, host: HeadlessHost) -> None:
