@@ -13,6 +13,7 @@ class Validate(CascadeNode):
     ID = "CascadeValidate"
     DISPLAY_NAME = "Validate"
     CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("sample run", "test lora", "validation", "preview run", "before after")
     DESCRIPTION = "Draws the prompts with a run as it stands, or with plain models, as a labelled grid."
     RETURN_TYPES = ("IMAGE", "IMAGE")
     RETURN_NAMES = ("grid", "pictures")
@@ -63,6 +64,7 @@ class CompareGrids(CascadeNode):
     ID = "CascadeCompareGrids"
     DISPLAY_NAME = "Compare Grids"
     CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("grid", "contact sheet", "side by side", "image grid", "before after")
     DESCRIPTION = "Puts grids or pictures on one sheet, each under its label: before and after."
     RETURN_TYPES = ("IMAGE",)
     RETURN_NAMES = ("sheet",)
@@ -95,6 +97,7 @@ class ApplyRun(CascadeNode):
     ID = "CascadeApplyRun"
     DISPLAY_NAME = "Apply Run"
     CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("use lora", "load run", "apply lora")
     DESCRIPTION = "Lays what a run has learned over the models."
     RETURN_TYPES = (MODELS,)
     RETURN_NAMES = ("models",)
@@ -126,6 +129,7 @@ class ExportRun(CascadeNode):
     ID = "CascadeExportRun"
     DISPLAY_NAME = "Export Run"
     CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("save lora", "save model", "write safetensors", "embedding", "textual inversion")
     DESCRIPTION = "Writes what a run has learned as a file for other programs."
     RETURN_TYPES = ("STRING", "LORA_MODEL")
     RETURN_NAMES = ("path", "lora")
@@ -175,7 +179,9 @@ class ExportRun(CascadeNode):
         return export_stamp(cls.host.folders, filename)
 
     def run(self, run: Any, format: str, filename: str, precision: str) -> dict[str, Any]:
-        from cascade_train.jobs.export import export
+        from cascade_train.jobs.export import exported
+        from cascade_train.jobs.previews import shown_files
 
-        path, lora = export(run, format, filename, precision, self.host)
-        return {"ui": {"text": [path]}, "result": (path, lora)}
+        path, lora, files = exported(run, format, filename, precision, self.host)
+        shown = {"text": [str(file) for file in files], "files": shown_files(files, self.host)}
+        return {"ui": shown, "result": (path, lora)}

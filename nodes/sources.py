@@ -45,6 +45,7 @@ class ImageFolder(CascadeNode):
     ID = "CascadeImageFolder"
     DISPLAY_NAME = "Image Folder"
     CATEGORY = "cascade/data"
+    SEARCH_ALIASES = ("load dataset", "load images", "training images", "folder", "captions")
     DESCRIPTION = (
         "Pictures in a folder. A caption is the text file of the same name beside a picture "
         "(cat.png, cat.txt) or a row of a metadata.jsonl, .csv or .parquet file; Caption Options "
@@ -94,6 +95,7 @@ class WebDataset(CascadeNode):
     ID = "CascadeWebDataset"
     DISPLAY_NAME = "WebDataset"
     CATEGORY = "cascade/data"
+    SEARCH_ALIASES = ("tar", "shards", "load dataset", "s3", "laion")
     DESCRIPTION = (
         "Pictures in tar shards (0000.jpg, 0000.txt, 0000.json, …). Tars on this machine are "
         "indexed once and read at random. Remote ones are streamed through a local copy: then "
@@ -145,6 +147,7 @@ class DatasetFromImages(CascadeNode):
     ID = "CascadeDatasetFromImages"
     DISPLAY_NAME = "Dataset From Images"
     CATEGORY = "cascade/data"
+    SEARCH_ALIASES = ("images to dataset", "prior preservation", "regularization images")
     DESCRIPTION = "Pictures that other nodes made or loaded, with captions, as a dataset."
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)

@@ -96,6 +96,17 @@ class Folders:
         return target
 
 
+def shown_file(path: Path, folders: Folders) -> dict[str, str] | None:
+    """``path`` as an output node tells ComfyUI of a file it wrote, which the browser then fetches by it; None
+    where it lies in none of the folders that are served."""
+    for kind, root in (("temp", folders.temp), ("output", folders.output)):
+        if path.is_relative_to(root):
+            inside = path.relative_to(root)
+            subfolder = "" if inside.parent == Path() else inside.parent.as_posix()
+            return {"filename": inside.name, "subfolder": subfolder, "type": kind}
+    return None
+
+
 def examples_folder() -> Path:
     """The folder of pictures that ship with this package."""
     return Path(__file__).resolve().parent.parent / "examples"

@@ -1,25 +1,33 @@
 """Small pictures of how a run is doing while it trains: what Stage C draws now, and the loss so far.
 
-The jobs of `train` show them, for the nodes Train Steps and Train and Validate.
+The jobs of `train` show them, for the nodes Train Steps and Train and Validate. What was shown last is kept,
+and is what a node goes on showing (`node_picture`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from cascade_train.diffusion.samplers import SamplerSettings
 from cascade_train.drawing.paper import stacked, tiled, to_pictures
 from cascade_train.drawing.plot import loss_plot
-from cascade_train.host.base import Host
+from cascade_train.files import write_with
+from cascade_train.host.base import Host, shown_file
 from cascade_train.models import library
 from cascade_train.models.text import TextStates
 from cascade_train.sampling.conditioning import Conditioning
 from cascade_train.sampling.sizes import picture_size
 from cascade_train.sampling.stages import preview_latents, sample_network
 from cascade_train.training import run as runs
+from cascade_train.training.spec import Position
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SHOWN = 4
 """Captions that are drawn."""
@@ -76,3 +84,46 @@ class RunPreview:
 
 def _conditioning(states: TextStates) -> Conditioning:
     return Conditioning(states.hidden, states.pooled)
+
+
+def keep_last(preview: RunPreview, position: Position, host: Host) -> None:
+    """Keep what was shown at the end of a block that leads to ``position`` in the run's ``samples``."""
+    if preview.last is not None and host.rank == 0:
+        _write(_last_of(position), preview.last, host)
+
+
+def node_picture(position: Position, plot: Tensor, host: Host) -> list[dict[str, str]]:
+    """The file that a node shows of a block that leads to ``position``: what was shown last while it was
+    trained, or where nobody watched ``plot`` (1, H, W, 3), the loss alone."""
+    last = _last_of(position)
+    return shown_files([last], host) if last.is_file() else shown_now(to_pictures(plot)[0], "loss", host)
+
+
+def shown_now(picture: Image.Image, name: str, host: Host) -> list[dict[str, str]]:
+    """``picture`` in the temp folder, for the node that made it to show."""
+    if host.rank != 0:
+        return []
+    content = hashlib.sha256(repr(picture.size).encode() + picture.tobytes()).hexdigest()[:16]
+    path = host.folders.temp / f"cascade_{name}_{content}.png"
+    if not path.is_file():
+        _write(path, picture, host)
+    return shown_files([path], host)
+
+
+def shown_files(paths: Iterable[Path], host: Host) -> list[dict[str, str]]:
+    """Those of ``paths``, and of the files in those that are folders, that the browser can fetch, in the form
+    that an output node tells them."""
+    files = (file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path]))
+    found = (shown_file(file, host.folders) for file in files if file.is_file())
+    return [each for each in found if each is not None]
+
+
+def _last_of(position: Position) -> Path:
+    return Path(position.folder) / "samples" / f"{position.step:08d}-{position.name[:12]}-training.png"
+
+
+def _write(path: Path, picture: Image.Image, host: Host) -> None:
+    try:
+        write_with(path, lambda beside: picture.save(beside, format="PNG"))
+    except OSError as error:
+        host.warn(f"the picture could not be kept in {path} ({error.strerror or error})")

@@ -8,7 +8,7 @@ from torch import Tensor
 from cascade_train.drawing.paper import to_tensor
 from cascade_train.drawing.plot import loss_plot
 from cascade_train.host.base import Host
-from cascade_train.jobs.previews import RunPreview
+from cascade_train.jobs.previews import RunPreview, keep_last
 from cascade_train.jobs.validate import validate
 from cascade_train.sampling.spec import Prompts, check_blocks
 from cascade_train.training import run as runs
@@ -25,14 +25,16 @@ def train_block(
     Raises:
         CascadeError: as `training.run.train` does.
     """
+    preview = RunPreview(host)
     later, metrics = runs.train(
         position,
         steps,
         host=host,
         learning_rate=learning_rate,
-        preview=RunPreview(host),
+        preview=preview,
         preview_every=preview_every,
     )
+    keep_last(preview, later, host)
     return later, to_tensor(loss_plot(metrics.rows)), metrics.last_loss
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.models import weights
+from cascade_train.models import layouts, weights
 from cascade_train.models.spec import AppliedRun, ModelsSpec, Part, PartFile, Precision, Variant
 
 if TYPE_CHECKING:
@@ -249,9 +249,10 @@ def _geometry(files: tuple[tuple[Part, str, str], ...]) -> Geometry:
             continue
         shapes, metadata = weights.read_header(Path(path))
         if part_name == "compressor":
-            from cascade_train.models.compressor import factor_of
-
-            values["latent_factor"] = factor_of(build.config_for("compressor", shapes, metadata)["blocks"])
+            # the official file says no configuration, and is the one whose factor is the default
+            stored = weights.config_of(metadata)
+            if stored is not None:
+                values["latent_factor"] = layouts.factor_of(stored["blocks"])
         elif part_name == "stage_c":
             config = build.config_for("stage_c", shapes, metadata)
             values["latent_channels"] = config["in_channels"]
@@ -261,7 +262,9 @@ def _geometry(files: tuple[tuple[Part, str, str], ...]) -> Geometry:
         elif part_name == "stage_b":
             values["smallest_side"] = _smallest(build.config_for("stage_b", shapes, metadata))
         elif part_name == "stage_a":
-            values["stage_a_channels"] = build.config_for("stage_a", shapes, metadata)["latent"]
+            stored = weights.config_of(metadata)
+            codes = shapes.get("vquantizer.codebook.weight", (0, Geometry.stage_a_channels))
+            values["stage_a_channels"] = int(stored["latent"] if stored is not None else codes[1])
     base = Geometry(**values)
     if "smallest_side" in values:
         values["smallest_side"] *= base.stage_a_factor

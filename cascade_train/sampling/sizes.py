@@ -59,3 +59,21 @@ def picture_size(geometry: Geometry, width: int = 0, height: int = 0) -> Picture
         stage_b=(sides[0] // geometry.stage_a_factor, sides[1] // geometry.stage_a_factor),
         encoded=(grid[0] * geometry.latent_factor, grid[1] * geometry.latent_factor),
     )
+
+
+SMALLEST, MULTIPLE = 16, 8
+"""Of a drawn side in pixels, with any models there are: `picture_size` knows what given ones need."""
+
+
+def check_side(side: int, largest: int) -> None:
+    """Raise CascadeError where no models draw a picture with this side; 0 is their native one."""
+    if side < 0 or 0 < side < SMALLEST:
+        raise CascadeError(
+            f"{side} pixels are too few", fix=f"Use {SMALLEST} or more, or 0 for the models' own"
+        )
+    if side > largest:
+        raise CascadeError(f"{side} pixels are too many", fix=f"Use {largest} or less")
+    if side % MULTIPLE:
+        raise CascadeError(
+            f"{side} pixels", fix=f"Use a multiple of {MULTIPLE}, such as {round(side / MULTIPLE) * MULTIPLE}"
+        )
