@@ -83,10 +83,12 @@ function showText(node, lines) {
 app.registerExtension({
     name: "CascadeTrain",
     setup() {
-        api.addEventListener("cascade.warning", (event) => {
-            const text = event?.detail?.text;
-            if (text) tell(event.detail.kind === "note" ? "info" : "warn", text);
-        });
+        for (const [kind, severity] of [["warning", "warn"], ["note", "info"]]) {
+            api.addEventListener(`cascade.${kind}`, (event) => {
+                const text = event?.detail?.text;
+                if (text) tell(severity, text);
+            });
+        }
         paint();
         app.ui?.settings?.addEventListener?.("Comfy.ColorPalette.change", () => setTimeout(paint));
     },

@@ -105,8 +105,7 @@ class ComfyHost:
         log.warning("%s", text)
         server = self._server()
         if server is not None:
-            told = {"text": text, "node": _node_id()}
-            server.send_sync("cascade.warning", told, server.client_id)
+            server.send_sync("cascade.warning", {"text": text}, server.client_id)
 
     def tell(self, text: str) -> None:
         """On the node, in ComfyUI's log and in the browser."""
@@ -114,8 +113,7 @@ class ComfyHost:
         log.info("%s", text)
         server = self._server()
         if server is not None:
-            told = {"text": text, "node": _node_id(), "kind": "note"}
-            server.send_sync("cascade.warning", told, server.client_id)
+            server.send_sync("cascade.note", {"text": text, "node": _node_id()}, server.client_id)
 
     @staticmethod
     def _server() -> Any:

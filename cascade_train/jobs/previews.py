@@ -46,8 +46,9 @@ POINTS = 160
 class RunPreview:
     """Draws always the same captions and seeds, so that what changes is what was learned.
 
-    The captions are those of samples at hand when it is first asked; the previewer decodes. Without one, and
-    where Stage C is not trained, the curve of the loss alone is shown. ``last`` is what was shown last.
+    The captions are those of the samples at hand after a block's first step; the previewer decodes. Without
+    one, and where Stage C is not trained, the curve of the loss alone is shown. ``last`` is what was shown
+    last, which is the same wherever the block was trained in one go.
     """
 
     def __init__(self, host: Host) -> None:
@@ -55,8 +56,11 @@ class RunPreview:
         self._captions: list[str] = []
         self.last: Image.Image | None = None
 
+    def choose(self, captions: list[str]) -> None:
+        self._captions = self._captions or captions[:SHOWN]
+
     def __call__(self, now: runs.Standing) -> Image.Image | None:
-        self._captions = self._captions or list(now.captions[:SHOWN])
+        self.choose(list(now.captions))
         models = now.position.spec.models
         if now.stage_c is None or now.text is None or not self._captions:
             return None

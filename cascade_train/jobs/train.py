@@ -57,7 +57,7 @@ def train_and_validate(
     """
     check_blocks(total, every)
     grids = [validate(prompts, host, run=position)[0]]
-    preview = RunPreview(host)
+    preview = RunPreview(host) if host.previews else None
     done = 0
     while done < total:
         steps = min(every, total - done)

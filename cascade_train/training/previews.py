@@ -55,7 +55,12 @@ Preview = Callable[[Standing], "Image.Image | None"]
 
 @runtime_checkable
 class WithCurve(Protocol):
-    """A `Preview` that also lays its last picture and the curve of the loss on one sheet, in milliseconds."""
+    """A `Preview` that also lays its last picture and the curve of the loss on one sheet, in milliseconds,
+    and keeps that. Where nobody watches it is asked for the last picture of a block alone."""
+
+    def choose(self, captions: list[str]) -> None:
+        """Take the captions to draw from ``captions``, unless they are chosen already."""
+        ...
 
     def with_curve(self, rows: Sequence[Mapping[str, Any]], picture: Image.Image | None) -> Image.Image: ...
 
@@ -68,12 +73,14 @@ class Previews:
     """
 
     def __init__(self, draw: Preview | None, every: int, host: Host) -> None:
-        self._draw = draw if host.previews and host.rank == 0 and every > 0 else None
+        self._watched = host.previews
+        wanted = host.rank == 0 and every > 0 and (self._watched or isinstance(draw, WithCurve))
+        self._draw = draw if wanted else None
         self._every, self._host = every, host
         self._began = time.monotonic()
         self._spent, self._last = 0.0, GUESS
         self._picture: Image.Image | None = None
-        self._new = False
+        self._new = self._noted = False
         self._rows: list[Mapping[str, Any]] = []
 
     def begin(self, position: Position) -> None:
@@ -81,11 +88,13 @@ class Previews:
         if self._draw is not None and isinstance(self._draw, WithCurve):
             self._rows = list(thinned(read_metrics(position).rows, ROWS))
 
-    def due(self, step: int, edge: bool = False) -> bool:
-        """Whether a picture is to be drawn after ``step``, which may be at the ``edge`` of a block."""
+    def due(self, step: int, *, first: bool = False, last: bool = False) -> bool:
+        """Whether a picture is to be drawn after ``step``, a block's ``first`` or ``last`` or another."""
         if self._draw is None:
             return False
-        if edge:
+        if last or not self._watched:
+            return last
+        if first:
             return True
         if step % self._every:
             return False
@@ -106,9 +115,12 @@ class Previews:
             self._last = time.monotonic() - began
             self._spent += self._last
 
-    def note(self, row: Mapping[str, Any]) -> None:
-        """A step was trained, which gave ``row``."""
-        if self._draw is not None:
+    def note(self, row: Mapping[str, Any], trainer: Trainer) -> None:
+        """``trainer`` has trained a step, which gave ``row``."""
+        if isinstance(self._draw, WithCurve):
+            if not self._noted:
+                self._draw.choose(trainer.coming_captions())
+                self._noted = True
             self._rows.append(row)
             if len(self._rows) > 2 * ROWS:
                 self._rows = list(thinned(self._rows, ROWS))
@@ -125,8 +137,11 @@ class Previews:
             return None
         if not isinstance(self._draw, WithCurve):
             return self._picture if new else None
+        if not self._watched and not new:
+            return None
         try:
-            return self._draw.with_curve(self._rows, self._picture)
+            sheet = self._draw.with_curve(self._rows, self._picture)
+            return sheet if self._watched else None
         except Exception as error:
             self._fails(error)
             return None

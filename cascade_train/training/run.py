@@ -203,12 +203,11 @@ def _train_to(goal: Position, trainer: Trainer, host: Host, previews: Previews, 
             now = time.monotonic()
             if log is not None:
                 log.append({**row, "seconds": round(now - before, 4)})
-            previews.note(row)
-            done = trainer.step == goal.step
-            edge = done or trainer.step == first + 1
-            if previews.due(trainer.step, edge):
+            previews.note(row, trainer)
+            begun, done = trainer.step == first + 1, trainer.step == goal.step
+            if previews.due(trainer.step, first=begun, last=done):
                 previews.drawn(trainer, here)
-            if edge or now - last_shown > PROGRESS_SECONDS or previews.fresh:
+            if begun or done or now - last_shown > PROGRESS_SECONDS or previews.fresh:
                 if log is not None:
                     log.flush()
                 left = (now - began) / (trainer.step - first) * (goal.step - trainer.step)

@@ -118,7 +118,7 @@ def test_pictures_and_loss_are_shown_while_training(
     watched = seen.sink
     assert isinstance(watched, Watched) and isinstance(host.sink, Watched)
     unseen, *_ = train_block(start, 4, None, host, preview_every=2)
-    assert not host.sink.pictures, "a command line shows none, so none is drawn"
+    assert not host.sink.pictures, "a command line shows none"
     assert any("loss" in text for text in host.sink.texts)
 
     runs.release()
@@ -131,8 +131,10 @@ def test_pictures_and_loss_are_shown_while_training(
     assert (first[:height] != last[:height]).any() and (first[height:] != last[height:]).any()
     assert texts[0].startswith("step 1/4 ") and texts[-1].startswith("step 4/4 ")
     (kept,) = (Path(shown.folder) / "samples").glob("00000004-*-training.png")
-    with Image.open(kept) as picture:
+    (other,) = (Path(unseen.folder) / "samples").glob("00000004-*-training.png")
+    with Image.open(kept) as picture, Image.open(other) as same:
         assert picture.tobytes() == watched.pictures[-1].tobytes(), "what was shown last is kept"
+        assert picture.tobytes() == same.tobytes(), "and is the same where nobody watched"
     for name, value in runs.trained(unseen).tensors.items():
         assert torch.equal(value, runs.trained(shown).tensors[name]), name
 
