@@ -180,8 +180,6 @@ class ExportRun(CascadeNode):
 
     def run(self, run: Any, format: str, filename: str, precision: str) -> dict[str, Any]:
         from cascade_train.jobs.export import exported
-        from cascade_train.jobs.previews import shown_files
 
         path, lora, files = exported(run, format, filename, precision, self.host)
-        shown = {"text": [str(file) for file in files], "files": shown_files(files, self.host)}
-        return {"ui": shown, "result": (path, lora)}
+        return {"ui": {"text": [str(file) for file in files]}, "result": (path, lora)}

@@ -115,10 +115,8 @@ def shown_now(picture: Image.Image, name: str, host: Host) -> list[dict[str, str
 
 
 def shown_files(paths: Iterable[Path], host: Host) -> list[dict[str, str]]:
-    """Those of ``paths``, and of the files in those that are folders, that the browser can fetch, in the form
-    that an output node tells them."""
-    files = (file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path]))
-    found = (shown_file(file, host.folders) for file in files if file.is_file())
+    """Those of ``paths`` that the browser can fetch, in the form that an output node tells them."""
+    found = (shown_file(path, host.folders) for path in paths if path.is_file())
     return [each for each in found if each is not None]
 
 

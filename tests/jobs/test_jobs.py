@@ -211,6 +211,22 @@ def test_exports_land_in_the_run_s_folder_or_where_asked(start: Position, host: 
     assert all(torch.equal(on_link[key], in_file[key]) for key in in_file)
 
 
+def test_every_exported_file_is_told(start: Position, host: HeadlessHost) -> None:
+    """The token's file too: it is on the node, in the order in which it was written."""
+    import cascade_train_nodes
+
+    later, *_ = train_block(start, 1, None, host)
+    node = cascade_train_nodes.build_mappings(host)[0]["CascadeExportRun"]()
+    for format, names in (
+        ("ComfyUI", ["mine.safetensors", "mine-crescent.safetensors"]),
+        ("diffusers", ["mine", "mine-crescent.safetensors"]),
+    ):
+        given = node.run(run=later, format=format, filename="loras/mine", precision="fp32")
+        assert given["ui"]["text"] == [str(host.folders.output / "loras" / name) for name in names]
+        assert given["result"][0] == given["ui"]["text"][0]
+        assert all(Path(path).exists() for path in given["ui"]["text"])
+
+
 def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: HeadlessHost) -> None:
     """Over the models it draws what its answers mean as v; its file says so, and a person is told."""
     from cascade_train.diffusion import samplers
