@@ -10,8 +10,8 @@ from cascade_train.host.base import Host
 
 Input = tuple[Any, dict[str, Any]]
 
-Check = Callable[[str, Host], object]
-"""Raises CascadeError when the text of an input is wrong. Quick, and imports no torch."""
+Check = Callable[[Any, Host], object]
+"""Raises CascadeError when what was typed into an input is wrong. Quick, and imports no torch."""
 
 MODELS, DATASET, TARGET = "CASCADE_MODELS", "CASCADE_DATASET", "CASCADE_TARGET"
 OPTIMIZER, RUN, PROMPTS = "CASCADE_OPTIMIZER", "CASCADE_RUN", "CASCADE_PROMPTS"
@@ -27,7 +27,9 @@ class CascadeNode:
     HELP: ClassVar[str]
     """Markdown for the help page, after the description. Lines of a paragraph are joined."""
     CHECKS: ClassVar[Mapping[str, Check]] = {}
-    """What can be said against a text before anything runs, by input (`checks.hooks`)."""
+    """What can be said against a value before anything runs, by input (`checks.hooks`)."""
+    SEARCH_ALIASES: ClassVar[Sequence[str]] = ()
+    """Other words under which a person may look for the node."""
     host: ClassVar[Host]
 
 

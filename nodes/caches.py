@@ -11,6 +11,7 @@ class CacheLatents(CascadeNode):
     ID = "CascadeCacheLatents"
     DISPLAY_NAME = "Cache Latents"
     CATEGORY = "cascade/data"
+    SEARCH_ALIASES = ("precompute latents", "latent cache", "encode dataset")
     DESCRIPTION = (
         "Keeps on disk what frozen encoders make of pictures and captions, so that later steps "
         "and later runs need not work it out again. Stopping loses nothing. It changes no result, "
@@ -71,6 +72,7 @@ class DatasetPreview(CascadeNode):
     ID = "CascadeDatasetPreview"
     DISPLAY_NAME = "Dataset Preview"
     CATEGORY = "cascade/data"
+    SEARCH_ALIASES = ("show dataset", "inspect dataset", "look at images", "report")
     DESCRIPTION = (
         "Shows what the network will really see: cropped pictures with bucket, latent grid and "
         "caption, and a report of what was found, left out and why."
@@ -81,6 +83,7 @@ class DatasetPreview(CascadeNode):
         "Pictures as they are trained.",
         "Counts of samples, buckets, captions, and what was left out.",
     )
+    OUTPUT_NODE = True
     HELP = """
     Look here before training for hours: the crops, captions and buckets are exactly those of a run with this
     seed.
@@ -102,9 +105,13 @@ class DatasetPreview(CascadeNode):
             },
         }
 
-    def run(
-        self, dataset: Any, count: int, seed: int, batch_size: int, models: Any = None
-    ) -> tuple[Any, str]:
+    def run(self, dataset: Any, count: int, seed: int, batch_size: int, models: Any = None) -> dict[str, Any]:
+        from cascade_train.drawing.paper import to_pictures
         from cascade_train.jobs.prepare import dataset_preview
+        from cascade_train.jobs.previews import shown_now
 
-        return dataset_preview(dataset, models, count=count, seed=seed, batch_size=batch_size, host=self.host)
+        grid, report = dataset_preview(
+            dataset, models, count=count, seed=seed, batch_size=batch_size, host=self.host
+        )
+        shown = shown_now(to_pictures(grid)[0], "dataset", self.host)
+        return {"ui": {"images": shown, "text": [report]}, "result": (grid, report)}

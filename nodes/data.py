@@ -21,6 +21,7 @@ class FilterSamples(CascadeNode):
     ID = "CascadeFilterSamples"
     DISPLAY_NAME = "Filter Samples"
     CATEGORY = "cascade/data"
+    SEARCH_ALIASES = ("filter dataset", "aesthetic score", "duplicates", "blurry", "select images")
     DESCRIPTION = (
         "Leaves samples out: by what their metadata, caption, size and pixels say, and duplicates. "
         "What is left out is counted by reason; a sample without a field that is asked for is left "
@@ -78,6 +79,7 @@ class CombineDatasets(CascadeNode):
     ID = "CascadeCombineDatasets"
     DISPLAY_NAME = "Combine Datasets"
     CATEGORY = "cascade/data"
+    SEARCH_ALIASES = ("merge datasets", "concat", "repeats", "mix")
     DESCRIPTION = (
         "Several datasets as one. Each keeps its own captions and filters; buckets come from the "
         "first, or from Aspect Buckets behind this node."
@@ -127,6 +129,7 @@ class CaptionOptions(CascadeNode):
     ID = "CascadeCaptionOptions"
     DISPLAY_NAME = "Caption Options"
     CATEGORY = "cascade/data"
+    SEARCH_ALIASES = ("captions", "tags", "trigger word", "shuffle tags", "prompt template")
     DESCRIPTION = (
         "Where captions come from and how they are varied from step to step. Leaving captions out "
         "altogether for a share of the samples, which guidance needs, is set in Training Run (5 "
@@ -204,6 +207,7 @@ class AspectBuckets(CascadeNode):
     ID = "CascadeAspectBuckets"
     DISPLAY_NAME = "Aspect Buckets"
     CATEGORY = "cascade/data"
+    SEARCH_ALIASES = ("bucketing", "resolution", "crop", "aspect ratio", "resize")
     DESCRIPTION = (
         "Which picture sizes are trained. Each picture goes to the bucket whose aspect is nearest "
         "to its own; a batch never mixes buckets. Without this node all pictures are square."

@@ -33,6 +33,7 @@ class LoadStableCascade(CascadeNode):
     ID = "CascadeLoadStableCascade"
     DISPLAY_NAME = "Load Stable Cascade"
     CATEGORY = "cascade/models"
+    SEARCH_ALIASES = ("checkpoint loader", "load model", "wuerstchen", "nano", "unet loader")
     DESCRIPTION = (
         "Names the parts of a Stable Cascade. Each part is loaded when something needs it, once. The bundled "
         "nano model draws 64×64 pictures of simple shapes on any CPU."

@@ -13,6 +13,7 @@ class Validate(CascadeNode):
     ID = "CascadeValidate"
     DISPLAY_NAME = "Validate"
     CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("sample run", "test lora", "validation", "preview run", "before after")
     DESCRIPTION = "Draws the prompts with a run as it stands, or with plain models, as a labelled grid."
     RETURN_TYPES = ("IMAGE", "IMAGE")
     RETURN_NAMES = ("grid", "pictures")
@@ -21,8 +22,9 @@ class Validate(CascadeNode):
         "The pictures by themselves.",
     )
     HELP = """
-    Wire a run to see it as it stands, or models to see them untrained. Grids of a run are also kept in its
-    folder, under `samples`.
+    Wire a run to see it as it stands, or models to see them untrained. Grids and pictures of a run are kept
+    in its folder, under `samples`, those of models in the cache folder. What was drawn once with the same
+    prompts and weights is read afterwards, not drawn again, with the same bytes.
     """
 
     @classmethod
@@ -46,11 +48,23 @@ class Validate(CascadeNode):
 
         return validate(prompts, self.host, run=run, models=models, strength=strength, title=title.strip())
 
+    def planned(
+        self, prompts: Any, title: str, strength: float, run: Any = None, models: Any = None
+    ) -> tuple[tuple[Any, Any], str, bool]:
+        """For ``--dry-run``: the outputs, a line, and whether there is nothing left to draw."""
+        from cascade_train.jobs.foreseen import planned_pictures
+
+        pictures, text, there = planned_pictures(
+            prompts, self.host, run=run, models=models, strength=strength
+        )
+        return (None, pictures), text, there
+
 
 class CompareGrids(CascadeNode):
     ID = "CascadeCompareGrids"
     DISPLAY_NAME = "Compare Grids"
     CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("grid", "contact sheet", "side by side", "image grid", "before after")
     DESCRIPTION = "Puts grids or pictures on one sheet, each under its label: before and after."
     RETURN_TYPES = ("IMAGE",)
     RETURN_NAMES = ("sheet",)
@@ -83,6 +97,7 @@ class ApplyRun(CascadeNode):
     ID = "CascadeApplyRun"
     DISPLAY_NAME = "Apply Run"
     CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("use lora", "load run", "apply lora")
     DESCRIPTION = "Lays what a run has learned over the models."
     RETURN_TYPES = (MODELS,)
     RETURN_NAMES = ("models",)
@@ -116,6 +131,7 @@ class ExportRun(CascadeNode):
     ID = "CascadeExportRun"
     DISPLAY_NAME = "Export Run"
     CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("save lora", "save model", "write safetensors", "embedding", "textual inversion")
     DESCRIPTION = "Writes what a run has learned as a file for other programs."
     RETURN_TYPES = ("STRING", "LORA_MODEL")
     RETURN_NAMES = ("path", "lora")
@@ -165,7 +181,7 @@ class ExportRun(CascadeNode):
         return export_stamp(cls.host.folders, filename)
 
     def run(self, run: Any, format: str, filename: str, precision: str) -> dict[str, Any]:
-        from cascade_train.jobs.export import export
+        from cascade_train.jobs.export import exported
 
-        path, lora = export(run, format, filename, precision, self.host)
-        return {"ui": {"text": [path]}, "result": (path, lora)}
+        path, lora, files = exported(run, format, filename, precision, self.host)
+        return {"ui": {"text": [str(file) for file in files]}, "result": (path, lora)}

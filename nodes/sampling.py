@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cascade_train.host.base import Host
-from cascade_train.sampling import spec
+from cascade_train.sampling import sizes, spec
 
 from .base import MODELS, PROMPTS, CascadeNode, choice, integer, link, number, options, path, seed, text
 
@@ -21,10 +21,18 @@ def _prompts(text: str, host: Host) -> None:
     spec.Prompts(spec.prompts_from_lines(text))
 
 
+LARGEST = 8192
+
+
+def _side(side: int, host: Host) -> None:
+    sizes.check_side(side, LARGEST)
+
+
 class PromptsNode(CascadeNode):
     ID = "CascadePrompts"
     DISPLAY_NAME = "Prompts"
     CATEGORY = "cascade/sampling"
+    SEARCH_ALIASES = ("validation prompts", "sample prompts", "test prompts")
     DESCRIPTION = "Texts that are drawn to see how a training is doing, always from the same seeds."
     RETURN_TYPES = (PROMPTS,)
     RETURN_NAMES = ("prompts",)
@@ -32,7 +40,7 @@ class PromptsNode(CascadeNode):
     HELP = """
     Put the concept, variations of it, and something the model knew before, to see that it is not forgotten.
     """
-    CHECKS = {"texts": _prompts}
+    CHECKS = {"texts": _prompts, "width": _side, "height": _side}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -48,8 +56,8 @@ class PromptsNode(CascadeNode):
                     spec.Prompts.pictures, 1, 256, "Pictures for each prompt, with seeds seed, seed + 1, …"
                 ),
                 "seed": seed("Seed of the first picture of every prompt."),
-                "width": integer(0, 0, 8192, WIDTH, 8),
-                "height": integer(0, 0, 8192, HEIGHT, 8),
+                "width": integer(0, 0, LARGEST, WIDTH, 8),
+                "height": integer(0, 0, LARGEST, HEIGHT, 8),
                 "steps_c": integer(spec.Prompts.steps_c, 1, 1000, "Steps of Stage C."),
                 "cfg_c": number(
                     spec.Prompts.cfg_c,
@@ -80,6 +88,7 @@ class EncodeText(CascadeNode):
     ID = "CascadeEncodeText"
     DISPLAY_NAME = "Encode Text (Cascade)"
     CATEGORY = "cascade/sampling"
+    SEARCH_ALIASES = ("clip text encode", "prompt", "conditioning", "image variation")
     DESCRIPTION = (
         "A text as the networks see it. An image adds its CLIP embedding, for variations of a picture."
     )
@@ -113,6 +122,7 @@ class SampleStageC(CascadeNode):
     ID = "CascadeSampleStageC"
     DISPLAY_NAME = "Sample Stage C"
     CATEGORY = "cascade/sampling"
+    SEARCH_ALIASES = ("ksampler", "sampler", "text to image", "img2img", "generate")
     DESCRIPTION = "Draws the semantic latents of pictures from text, or from a latent and text."
     RETURN_TYPES = (LATENT,)
     RETURN_NAMES = ("stage_c",)
@@ -121,8 +131,9 @@ class SampleStageC(CascadeNode):
     A picture depends on its own seed and not on the batch it is drawn in, up to the rounding of batched
     kernels.
 
-    Full-size models draw 1024×1024 pixels from 24×24 latents.
+    Full-size models draw 1024×1024 pixels from 24×24 latents. The smallest side is 64 pixels, nano's 16.
     """
+    CHECKS = {"width": _side, "height": _side}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -132,8 +143,8 @@ class SampleStageC(CascadeNode):
                 "positive": link(CONDITIONING, "What to draw."),
                 "seed": seed("Picture i has seed + i, so that it is the same in any batch."),
                 "pictures": integer(1, 1, 4096, "How many pictures."),
-                "width": integer(0, 0, 8192, WIDTH, 8),
-                "height": integer(0, 0, 8192, HEIGHT, 8),
+                "width": integer(0, 0, LARGEST, WIDTH, 8),
+                "height": integer(0, 0, LARGEST, HEIGHT, 8),
                 "steps": integer(spec.Prompts.steps_c, 1, 1000, "Evaluations of the network."),
                 "cfg": number(
                     spec.Prompts.cfg_c, 0.0, 30.0, 0.1, "Guidance: 1 is none, larger follows the text more."
@@ -165,11 +176,13 @@ class DecodeStageB(CascadeNode):
     ID = "CascadeDecodeStageB"
     DISPLAY_NAME = "Decode Stage B"
     CATEGORY = "cascade/sampling"
+    SEARCH_ALIASES = ("ksampler", "stage b", "upscale latent")
     DESCRIPTION = "Draws Stage A's latents from Stage C's."
     RETURN_TYPES = (LATENT,)
     RETURN_NAMES = ("stage_b",)
     OUTPUT_TOOLTIPS = ("4 channels; goes into Decode Stage A.",)
     HELP = "Stage B needs few steps and little guidance. Width and height follow Stage C unless given."
+    CHECKS = {"width": _side, "height": _side}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -181,8 +194,8 @@ class DecodeStageB(CascadeNode):
                 "steps": integer(spec.Prompts.steps_b, 1, 1000, "Evaluations of the network."),
                 "cfg": number(spec.Prompts.cfg_b, 0.0, 30.0, 0.1, "Guidance; 1 is none."),
                 "sampler": choice(SAMPLERS, SAMPLER),
-                "width": integer(0, 0, 8192, "Width in pixels; 0 is as Stage C was sampled.", 8),
-                "height": integer(0, 0, 8192, "Height in pixels; 0 is as Stage C was sampled.", 8),
+                "width": integer(0, 0, LARGEST, "Width in pixels; 0 is as Stage C was sampled.", 8),
+                "height": integer(0, 0, LARGEST, "Height in pixels; 0 is as Stage C was sampled.", 8),
             },
             "optional": {
                 "positive": link(CONDITIONING, "The text, which Stage B takes a little of."),
@@ -200,6 +213,7 @@ class DecodeStageA(CascadeNode):
     ID = "CascadeDecodeStageA"
     DISPLAY_NAME = "Decode Stage A"
     CATEGORY = "cascade/sampling"
+    SEARCH_ALIASES = ("vae decode", "latent to image")
     DESCRIPTION = "Turns Stage B's latents into pictures."
     RETURN_TYPES = ("IMAGE",)
     RETURN_NAMES = ("image",)
@@ -225,6 +239,7 @@ class EncodeStageC(CascadeNode):
     ID = "CascadeEncodeStageC"
     DISPLAY_NAME = "Encode Stage C"
     CATEGORY = "cascade/sampling"
+    SEARCH_ALIASES = ("vae encode", "semantic compressor", "effnet", "img2img")
     DESCRIPTION = "Compresses pictures to the semantic latents that Stage C works on."
     RETURN_TYPES = (LATENT,)
     RETURN_NAMES = ("stage_c",)
@@ -252,6 +267,7 @@ class EncodeStageA(CascadeNode):
     ID = "CascadeEncodeStageA"
     DISPLAY_NAME = "Encode Stage A"
     CATEGORY = "cascade/sampling"
+    SEARCH_ALIASES = ("vae encode", "vqgan")
     DESCRIPTION = "Compresses pictures to Stage A's latents, with little loss."
     RETURN_TYPES = (LATENT,)
     RETURN_NAMES = ("stage_b",)
@@ -279,6 +295,7 @@ class PreviewLatent(CascadeNode):
     ID = "CascadePreviewLatent"
     DISPLAY_NAME = "Preview Latent"
     CATEGORY = "cascade/sampling"
+    SEARCH_ALIASES = ("quick decode", "latent preview")
     DESCRIPTION = "A small rough picture of Stage C latents, at once."
     RETURN_TYPES = ("IMAGE",)
     RETURN_NAMES = ("image",)
@@ -308,6 +325,7 @@ class LoadPictures(CascadeNode):
     ID = "CascadeLoadPictures"
     DISPLAY_NAME = "Load Pictures"
     CATEGORY = "cascade/sampling"
+    SEARCH_ALIASES = ("load images", "load image batch", "folder")
     DESCRIPTION = "Pictures of a folder, or one file, as a batch of one size."
     RETURN_TYPES = ("IMAGE",)
     RETURN_NAMES = ("images",)

@@ -62,6 +62,7 @@ class ImageFolder(CascadeNode):
     ID = "CascadeImageFolder"
     DISPLAY_NAME = "Image Folder"
     CATEGORY = "cascade/data"
+    SEARCH_ALIASES = ("load dataset", "load images", "training images", "folder", "captions")
     DESCRIPTION = (
         "Pictures in a folder. A caption is the text file of the same name beside a picture "
         "(cat.png, cat.txt) or a row of a metadata.jsonl, .csv or .parquet file; Caption Options "
@@ -112,6 +113,7 @@ class WebDataset(CascadeNode):
     ID = "CascadeWebDataset"
     DISPLAY_NAME = "WebDataset"
     CATEGORY = "cascade/data"
+    SEARCH_ALIASES = ("tar", "shards", "load dataset", "s3", "laion")
     DESCRIPTION = (
         "Pictures in tar shards (0000.jpg, 0000.txt, 0000.json, …). Tars on this machine are "
         "indexed once and read at random. Remote ones are streamed through a local copy: then "
@@ -164,6 +166,7 @@ class DatasetFromImages(CascadeNode):
     ID = "CascadeDatasetFromImages"
     DISPLAY_NAME = "Dataset From Images"
     CATEGORY = "cascade/data"
+    SEARCH_ALIASES = ("images to dataset", "prior preservation", "regularization images")
     DESCRIPTION = "Pictures that other nodes made or loaded, with captions, as a dataset."
     RETURN_TYPES = (DATASET,)
     RETURN_NAMES = ("dataset",)
@@ -186,3 +189,10 @@ class DatasetFromImages(CascadeNode):
         from cascade_train.jobs.datasets import from_images
 
         return (from_images(images, captions, self.host),)
+
+    def planned(self, images: list[Any], captions: list[str]) -> tuple[tuple[Any], str, bool | None]:
+        """For ``--dry-run``: the dataset, where the pictures are known and kept already."""
+        from cascade_train.jobs.foreseen import planned_dataset
+
+        dataset, text, there = planned_dataset(images, captions, self.host)
+        return (dataset,), text, there

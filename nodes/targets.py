@@ -20,6 +20,7 @@ class LoRATargetNode(CascadeNode):
     ID = "CascadeLoRATarget"
     DISPLAY_NAME = "LoRA (target)"
     CATEGORY = "cascade/targets"
+    SEARCH_ALIASES = ("lora", "dora", "adapter", "peft", "rank")
     DESCRIPTION = "Train small low-rank adapters on Stage C and leave its own weights as they are."
     RETURN_TYPES = (TARGET,)
     RETURN_NAMES = ("target",)
@@ -69,6 +70,7 @@ class FullStageC(CascadeNode):
     ID = "CascadeFullStageC"
     DISPLAY_NAME = "Full Stage C (target)"
     CATEGORY = "cascade/targets"
+    SEARCH_ALIASES = ("full finetune", "fine-tune", "dreambooth")
     DESCRIPTION = "Train all weights of Stage C. Needs far more memory than a LoRA."
     RETURN_TYPES = (TARGET,)
     RETURN_NAMES = ("target",)
@@ -109,6 +111,7 @@ class TrainTokens(CascadeNode):
     ID = "CascadeTrainTokens"
     DISPLAY_NAME = "Train Tokens (target)"
     CATEGORY = "cascade/targets"
+    SEARCH_ALIASES = ("textual inversion", "embedding", "trigger word", "new word")
     DESCRIPTION = (
         "Train words of the text encoder: new ones, written [name] in captions and prompts, or existing "
         "ones. With a LoRA wired in both are trained together."

@@ -28,6 +28,7 @@ class Optimizer(CascadeNode):
     ID = "CascadeOptimizer"
     DISPLAY_NAME = "Optimizer"
     CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("adamw", "sgd", "learning rate", "scheduler", "ema")
     DESCRIPTION = "How the weights are moved: optimizer, learning-rate schedule, averaging."
     RETURN_TYPES = (OPTIMIZER,)
     RETURN_NAMES = ("optimizer",)
@@ -88,6 +89,7 @@ class TrainingRun(CascadeNode):
     ID = "CascadeTrainingRun"
     DISPLAY_NAME = "Training Run"
     CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("train", "trainer", "training settings", "batch size", "seed")
     DESCRIPTION = (
         "Describes a training. It trains nothing yet: Train Steps does. The same settings always name the "
         "same run, so that queueing again continues or finds what is there."
@@ -184,8 +186,9 @@ _PREVIEW_EVERY = integer(
     20,
     0,
     1_000_000,
-    "Steps between small pictures on the node: what is drawn now for some captions of the dataset, and the "
-    "loss. They change no result and take at most a twentieth of the time; 0 shows none.",
+    "Steps between small pictures on the node: what is drawn now for some captions of the dataset, above the "
+    "loss. They change no result and take at most a twentieth of the time, beside one early and one at the "
+    "end of a block. 0 shows none.",
 )
 
 
@@ -193,6 +196,7 @@ class TrainSteps(CascadeNode):
     ID = "CascadeTrainSteps"
     DISPLAY_NAME = "Train Steps"
     CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("train", "trainer", "fit", "lora training", "loss", "resume")
     DESCRIPTION = (
         "Trains a run further by a block of steps. A block that was trained before is read from disk at "
         "once; stopping in the middle loses nothing."
@@ -204,6 +208,7 @@ class TrainSteps(CascadeNode):
         "The loss of the whole run so far.",
         "The loss, averaged over the block's last steps (at most 50).",
     )
+    OUTPUT_NODE = True
     HELP = """
     Blocks may follow each other, branch, and be looked at in any order. 100 + 100 steps are the same as 200.
     Changing a block trains that block and those after it again, from exactly the state before it.
@@ -211,8 +216,9 @@ class TrainSteps(CascadeNode):
     Interrupting saves first; queue again to go on.
 
     While it trains the node shows small pictures, drawn with the weights of the moment from always the same
-    noise for up to four captions of the dataset, and the loss under them. They need the previewer; full-size
-    models without its file show the loss alone.
+    noise for up to four captions of the dataset, and under them the loss, which grows with every message. The
+    first come after the first step, the last at the block's end; the node keeps these. They need the
+    previewer; full-size models without its file show the loss alone.
     """
 
     @classmethod
@@ -228,12 +234,12 @@ class TrainSteps(CascadeNode):
             "optional": {"preview_every": _PREVIEW_EVERY},
         }
 
-    def run(
-        self, run: Any, steps: int, learning_rate: float, preview_every: int = 20
-    ) -> tuple[Any, Any, float]:
+    def run(self, run: Any, steps: int, learning_rate: float, preview_every: int = 20) -> dict[str, Any]:
+        from cascade_train.jobs.previews import node_picture
         from cascade_train.jobs.train import train_block
 
-        return train_block(run, steps, learning_rate or None, self.host, preview_every)
+        later, plot, loss = train_block(run, steps, learning_rate or None, self.host, preview_every)
+        return {"ui": {"images": node_picture(later, plot, self.host)}, "result": (later, plot, loss)}
 
     def planned(
         self, run: Any, steps: int, learning_rate: float, preview_every: int = 20
@@ -248,6 +254,7 @@ class TrainAndValidate(CascadeNode):
     ID = "CascadeTrainAndValidate"
     DISPLAY_NAME = "Train and Validate"
     CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("train", "trainer", "sample while training")
     DESCRIPTION = "Trains in equal blocks and draws the prompts after each, all in one node."
     RETURN_TYPES = (RUN, "IMAGE")
     RETURN_NAMES = ("run", "grids")
@@ -282,5 +289,6 @@ class TrainAndValidate(CascadeNode):
     ) -> tuple[tuple[Any, Any], str, bool]:
         from cascade_train.jobs.foreseen import planned_validation
 
-        later, text, there = planned_validation(run, total, every, learning_rate or None)
+        rate = learning_rate or None
+        later, text, there = planned_validation(run, prompts, total, every, rate, self.host)
         return (later, None), text, there

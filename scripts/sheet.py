@@ -13,7 +13,10 @@ from typing import Any
 
 from cascade_train.graph.check.schema import Input, inputs_of
 
-GAP, COLUMN_GAP, TITLE, SLOT, WIDGET = 60, 90, 34, 20, 26
+GAP, COLUMN_GAP, TITLE, SLOT, WIDGET = 60, 90, 34, 24, 34
+"""In pixels. A slot and a widget are as high as the taller of the frontend's two canvases draws them, the one
+whose nodes are HTML."""
+
 MARGIN, GROUP_TITLE = 20, 44
 PROGRESS = {
     "CascadeImageFolder",
@@ -30,8 +33,10 @@ PREVIEW = {
     "CascadeTrainAndValidate": 280,
     "CascadeValidate": 220,
     "CascadeSampleStageC": 220,
+    "CascadeDatasetPreview": 440,
+    "CascadeExportRun": 170,
 }
-"""Room in pixels for the picture that a node shows while it works, so that it does not grow over the next."""
+"""Room in pixels for the picture or text that a node shows, so that it does not grow over the next."""
 
 LINES = 30
 """Lines of text that a box shows at most; the rest scrolls."""
@@ -130,13 +135,13 @@ class Sheet:
 
     def _height(self, kind: str, entries: list[Input], width: int, widgets: dict[str, Any]) -> int:
         slots = max(sum(entry.type not in WIDGETS for entry in entries), len(self.schemas[kind]["output"]))
-        height = 16 + slots * SLOT + (40 if kind in PROGRESS else 0) + PREVIEW.get(kind, 0)
+        height = 22 + slots * SLOT + (40 if kind in PROGRESS else 0) + PREVIEW.get(kind, 0)
         for entry in entries:
             if entry.options.get("multiline"):
                 lines = sum(
                     len(textwrap.wrap(line, width // 7)) or 1 for line in str(widgets[entry.name]).split("\n")
                 )
-                height += 24 + min(max(2, lines), LINES) * 16
+                height += 28 + min(max(3, lines), LINES) * 16
             elif entry.type in WIDGETS:
                 height += WIDGET
         return height

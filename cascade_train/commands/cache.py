@@ -9,9 +9,9 @@ from pathlib import Path
 
 from cascade_train.errors import plain
 
-HELP = "list or remove cached latents, text states, indexes, measures and remote shards"
+HELP = "list or remove cached latents, text states, indexes, measures, remote shards and drawn pictures"
 
-_KINDS = ("latents", "text", "images", "index", "measures", "shards", "pictures")
+_KINDS = ("latents", "text", "images", "index", "measures", "shards", "pictures", "drawn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -48,6 +48,9 @@ def run(args: argparse.Namespace) -> int:
     print()
     for line in draw_graph(found.nodes, width=None if args.values else 100):
         print(line)
+    for kind, inner in found.groups:
+        holds = ", ".join(one_line(name) for name in inner) or "nothing that the file tells"
+        print(f"group node: {one_line(kind)} holds {holds}; to run it, convert it to nodes in ComfyUI")
     for key, title, why in found.left_out:
         print(f"{why}: {one_line(title)} ({one_line(key)})")
     for note in found.notes:

@@ -38,6 +38,8 @@ class Display(Protocol):
 
     def warn(self, text: str) -> None: ...
 
+    def tell(self, text: str) -> None: ...
+
     def end(self, report: ExecutionReport, folders: Folders) -> None: ...
 
 
@@ -56,6 +58,9 @@ class Silent:
         return None
 
     def warn(self, text: str) -> None:
+        return None
+
+    def tell(self, text: str) -> None:
         return None
 
     def end(self, report: ExecutionReport, folders: Folders) -> None:
@@ -180,6 +185,9 @@ class Terminal:
     def warn(self, text: str) -> None:
         self._line(f"  warning  {plain(text)}")
 
+    def tell(self, text: str) -> None:
+        self._line(f"  note     {self._node}: {text}" if self._node else f"  note     {text}")
+
     def end(self, report: ExecutionReport, folders: Folders) -> None:
         self._clear()
         names = {node.node_id: one_line(node.name()) for node in report.nodes}
@@ -258,6 +266,9 @@ class JsonLines:
 
     def warn(self, text: str) -> None:
         self._say("warning", {"text": text})
+
+    def tell(self, text: str) -> None:
+        self._say("note", {"node": self._node, "text": text})
 
     def end(self, report: ExecutionReport, folders: Folders) -> None:
         data = report.as_json()

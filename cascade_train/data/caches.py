@@ -324,6 +324,7 @@ def listing(cache: Path) -> list[Kept]:
         ("measures", "what was measured of pictures"),
         ("shards", "remote shards"),
         ("pictures", "pictures from other nodes"),
+        ("drawn", "pictures and latents that were drawn"),
     ):
         if (cache / name).is_dir():
             out.append(_kept(name, cache / name, about))

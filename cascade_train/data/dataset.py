@@ -15,7 +15,7 @@ from cascade_train.data.draws import CENTRE, CORNERS, Draw, Loaded, draws_of, ne
 from cascade_train.data.entry import Entry, printable
 from cascade_train.data.filters.sieve import trouble_of
 from cascade_train.data.measured import MEASURES, MeasureStore
-from cascade_train.data.order import Order, mix
+from cascade_train.data.order import Order, mix, together
 from cascade_train.data.pixels import BadImage, cover_size, crop_corner, reducer
 from cascade_train.data.report import Report, Tally
 from cascade_train.data.select import select
@@ -76,9 +76,8 @@ class OpenDataset:
             group=chosen.part_of,
             leftovers=self.dataset.buckets.leftovers,
         )
-        if self._host is not None and self._host.rank == 0:
-            for note in order.notes:
-                self._host.warn(note)
+        if self._host is not None and self._host.rank == 0 and order.notes:
+            self._host.warn(together(order.notes))
         return order
 
     def notes(self, batch_size: int) -> tuple[str, ...]:

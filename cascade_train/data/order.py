@@ -246,3 +246,13 @@ class Order:
             while len(self._memo) > max(_KEPT, 3 * len(self._buckets)):
                 self._memo.popitem(last=False)
         return value
+
+
+MOST_NOTES = 3
+"""Of small buckets that one line names."""
+
+
+def together(notes: Sequence[str]) -> str:
+    """Notes of the same kind as one line: the first few, and how many more there are."""
+    more = len(notes) - MOST_NOTES
+    return "; ".join(notes[:MOST_NOTES]) + (f"; and {more} more such" if more > 0 else "")

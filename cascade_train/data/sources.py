@@ -147,18 +147,7 @@ def pictures_dataset(
     """
     from PIL import Image
 
-    if not len(pictures):
-        raise CascadeError("there is no picture", fix="Connect an IMAGE with at least one")
-    if len(captions) not in (1, len(pictures)):
-        raise CascadeError(
-            f"there are {len(pictures)} pictures and {len(captions)} captions",
-            fix="Write one caption for all, or one line for each picture",
-        )
-    words = [captions[number if len(captions) > 1 else 0].strip() for number in range(len(pictures))]
-    name = hashlib.sha256(repr(words).encode("utf-8", "surrogatepass"))
-    for picture in pictures:
-        name.update(repr(picture.shape).encode() + _bytes(picture).tobytes())
-    root = host.folders.cache / PICTURES / name.hexdigest()[:32]
+    root, words = _kept_place(pictures, captions, host)
     if root.is_dir() and not _whole(root):
         host.warn(f"kept pictures ({root.name}) were damaged or of another version, and are written anew")
         shutil.rmtree(root, ignore_errors=True)
@@ -198,6 +187,34 @@ def _whole(folder: Path) -> bool:
         return (folder / _SUM).read_text(encoding="utf-8") == _sum(folder)
     except (OSError, ValueError):
         return False
+
+
+def kept_pictures(
+    pictures: Sequence[np.ndarray] | np.ndarray, captions: Sequence[str], *, host: Host
+) -> Dataset | None:
+    """What `pictures_dataset` gives, where it has kept these pictures before; None where it has not."""
+    root, _ = _kept_place(pictures, captions, host)
+    if not _whole(root):
+        return None
+    return Dataset((WeightedSource(folder_source(root, False, host.folders.cache / "index")),))
+
+
+def _kept_place(
+    pictures: Sequence[np.ndarray] | np.ndarray, captions: Sequence[str], host: Host
+) -> tuple[Path, list[str]]:
+    """The folder for these pictures, named by their content, and a caption for each."""
+    if not len(pictures):
+        raise CascadeError("there is no picture", fix="Connect an IMAGE with at least one")
+    if len(captions) not in (1, len(pictures)):
+        raise CascadeError(
+            f"there are {len(pictures)} pictures and {len(captions)} captions",
+            fix="Write one caption for all, or one line for each picture",
+        )
+    words = [captions[number if len(captions) > 1 else 0].strip() for number in range(len(pictures))]
+    name = hashlib.sha256(repr(words).encode("utf-8", "surrogatepass"))
+    for picture in pictures:
+        name.update(repr(picture.shape).encode() + _bytes(picture).tobytes())
+    return host.folders.cache / PICTURES / name.hexdigest()[:32], words
 
 
 def _bytes(picture: np.ndarray) -> np.ndarray:

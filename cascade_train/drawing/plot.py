@@ -14,18 +14,21 @@ FAINT = (225, 225, 225)
 POINTS, CURVE, RATE = (178, 204, 232), (24, 95, 165), (216, 120, 40)
 
 
-def loss_plot(rows: Sequence[Mapping[str, Any]], *, size: tuple[int, int] = (640, 360)) -> Image.Image:
+def loss_plot(
+    rows: Sequence[Mapping[str, Any]], *, size: tuple[int, int] = (640, 360), most: int = 2000
+) -> Image.Image:
     """The loss of every step as a point, its running mean as a line, and the learning rate under it.
 
     Args:
         rows: metrics with ``step``, ``loss`` and ``lr``, in order.
         size: width and height in pixels.
+        most: points; of more rows each point is the mean of a few that follow each other.
     """
     picture = Image.new("RGB", size, PAPER)
     draw = ImageDraw.Draw(picture)
     small = font(12)
     left, top, right, bottom = 56, 30, size[0] - 64, size[1] - 34
-    finite = [row for row in rows if math.isfinite(row["loss"])]
+    finite = thinned([row for row in rows if math.isfinite(row["loss"])], most)
     if not finite:
         draw.text((left, top), "no step has been trained yet", fill=INK, font=small)
         return picture
@@ -74,6 +77,15 @@ def running_mean(values: Sequence[float], window: int) -> list[float]:
             total -= values[index - window]
         means.append(total / min(index + 1, window))
     return means
+
+
+def thinned(rows: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mapping[str, Any]]:
+    """At most ``most`` rows: each has the mean loss of a few, and the step of the last of them."""
+    if len(rows) <= most:
+        return rows
+    each = -(-len(rows) // most)
+    parts = [rows[start : start + each] for start in range(0, len(rows), each)]
+    return [{**part[-1], "loss": sum(float(row["loss"]) for row in part) / len(part)} for part in parts]
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:

@@ -146,6 +146,17 @@ def stays_in(path: Path, root: Path) -> bool:
     return path.resolve().is_relative_to(root.resolve())
 
 
+def shown_file(path: Path, folders: Folders) -> dict[str, str] | None:
+    """``path`` as an output node tells ComfyUI of a file it wrote, which the browser then fetches by it; None
+    where it lies in none of the folders that are served."""
+    for kind, root in (("temp", folders.temp), ("output", folders.output)):
+        if path.is_relative_to(root):
+            inside = path.relative_to(root)
+            subfolder = "" if inside.parent == Path() else inside.parent.as_posix()
+            return {"filename": inside.name, "subfolder": subfolder, "type": kind}
+    return None
+
+
 @lru_cache(maxsize=1)
 def examples_folder() -> Path:
     """The folder of pictures that ship with this package."""
@@ -195,6 +206,13 @@ class Host(Protocol):
 
     def warn(self, text: str) -> None:
         """Tell the person something that does not stop the work (one line)."""
+        ...
+
+    def tell(self, text: str) -> None:
+        """Tell the person, on the node that runs where there is one, how its work has ended (one line).
+
+        Never raises the host's interrupt: it is what a person hears after asking for one.
+        """
         ...
 
     def make_room(self) -> None:

@@ -83,9 +83,9 @@ class ComfyHost:
             self._show(plain(text))
         bar.update_absolute(done, max(1, total), picture)
 
-    def _show(self, text: str) -> None:
+    def _show(self, text: str, at_once: bool = False) -> None:
         """A line of text on the node that runs, where this ComfyUI and its frontend can show one."""
-        if time.monotonic() - self._shown < TEXT_INTERVAL:
+        if not at_once and time.monotonic() - self._shown < TEXT_INTERVAL:
             return
         self._shown = time.monotonic()
         try:
@@ -110,14 +110,22 @@ class ComfyHost:
     def warn(self, text: str) -> None:
         """In ComfyUI's log and in the browser, once for each queued prompt."""
         text = plain(text)
-        told = (_prompt_id(), text)
-        if told in self._warned:
+        once = (_prompt_id(), text)
+        if once in self._warned:
             return
-        self._warned.add(told)
+        self._warned.add(once)
         log.warning("%s", text)
         server = self._server()
         if server is not None:
             server.send_sync("cascade.warning", {"text": text}, server.client_id)
+
+    def tell(self, text: str) -> None:
+        """On the node, in ComfyUI's log and in the browser."""
+        self._show(text, at_once=True)
+        log.info("%s", text)
+        server = self._server()
+        if server is not None:
+            server.send_sync("cascade.note", {"text": text, "node": _node_id()}, server.client_id)
 
     @staticmethod
     def _server() -> Any:
@@ -140,11 +148,20 @@ class ComfyHost:
         comfy.model_management.soft_empty_cache()
 
 
-def _prompt_id() -> str:
-    """The prompt that runs, where this ComfyUI tells."""
+def _context() -> Any:
+    """The prompt and node that run, where this ComfyUI tells."""
     try:
         from comfy_execution.utils import get_executing_context
     except ImportError:
-        return ""
-    context = get_executing_context()
+        return None
+    return get_executing_context()
+
+
+def _prompt_id() -> str:
+    context = _context()
     return "" if context is None else str(context.prompt_id)
+
+
+def _node_id() -> str:
+    context = _context()
+    return "" if context is None else str(context.node_id)

@@ -47,6 +47,9 @@ class Quiet:
     def __init__(self) -> None:
         self.warnings: list[str] = []
 
+    def tell(self, text: str) -> None:
+        return None
+
     def progress(self, done: int, total: int, text: str, preview: Image.Image | None) -> None:
         return None
 
@@ -193,6 +196,11 @@ class HeadlessHost:
         if self.rank == 0 and text not in self._warned:
             self._warned.add(text)
             self.sink.warn(text)
+
+    def tell(self, text: str) -> None:
+        """On rank 0; a sink that has no ``tell`` shows it as a warning."""
+        if self.rank == 0:
+            getattr(self.sink, "tell", self.sink.warn)(text)
 
     def blocked(self, message: str) -> Any:
         return ExecutionBlocker(message)

@@ -58,8 +58,12 @@ def from_images(batches: Sequence[Tensor], captions: Sequence[str], host: Host) 
         CascadeError: there are neither as many captions as pictures nor one.
     """
     pictures = [picture for batch in batches for picture in batch.detach().cpu().numpy()]
-    lines = captions[0].strip("\n").split("\n") if len(captions) == 1 else captions
-    return sources.pictures_dataset(pictures, lines, host=host)
+    return sources.pictures_dataset(pictures, lines_of(captions), host=host)
+
+
+def lines_of(captions: Sequence[str]) -> Sequence[str]:
+    """One text line by line; more as they are, one each."""
+    return captions[0].strip("\n").split("\n") if len(captions) == 1 else captions
 
 
 def with_caption_options(dataset: Dataset, getter: str, **settings: Any) -> Dataset:

@@ -23,36 +23,45 @@ LABEL = 100
 
 
 def export(position: Position, format: str, filename: str, precision: str, host: Host) -> tuple[str, Any]:
+    """The first two of what `exported` gives; it writes and raises as that does."""
+    path, lora, _ = exported(position, format, filename, precision, host)
+    return path, lora
+
+
+def exported(
+    position: Position, format: str, filename: str, precision: str, host: Host
+) -> tuple[str, Any, tuple[Path, ...]]:
     """Write the run's result at ``position`` in ``format``.
 
     Returns:
-        the path of what was written first, and the LoRA for ComfyUI's loaders; where the run trains something
-        else, what the host hands on in its place.
+        the path of what was written first, the LoRA for ComfyUI's loaders (where the run trains something
+        else, what the host hands on in its place), and everything that was written.
 
     Raises:
         CascadeError: nothing has been trained, or the name leaves the output folder.
     """
     state = runs.trained(runs.reached(position, host))
-    path = written(position, state, format, filename, precision, host)
+    files = written(position, state, format, filename, precision, host)
     lora = lora_of(position, state, precision)
     if lora is None:
         lora = host.blocked("this run trains no LoRA: load the exported file instead")
-    return path, lora
+    return str(files[0]), lora, files
 
 
 def written(
     position: Position, state: TrainedState, format: str, filename: str, precision: str, host: Host
-) -> str:
-    """Write ``state``, what the run has made at ``position``; the path. Raises as `export` does."""
+) -> tuple[Path, ...]:
+    """Write ``state``, what the run has made at ``position``; the files, the main one first. Raises as
+    `export` does."""
     path = export_path(host.folders, filename, Path(position.folder), default_name(position))
     if host.rank != 0:
-        return str(path)
+        return (path,)
     if position.spec.objective != "epsilon":
         host.warn(
             f"the run predicts {position.spec.objective}; other programs read Stable Cascade as predicting "
             "epsilon and draw noise with this file, unless they are told"
         )
-    return str(
+    return tuple(
         export_trained(
             state.kind,
             state.tensors,
@@ -63,7 +72,7 @@ def written(
             models=position.spec.models,
             metadata=_provenance(position),
             check=host.check_interrupt,
-        )[0]
+        )
     )
 
 

@@ -7,11 +7,10 @@ from torch import Tensor
 
 from cascade_train.drawing.paper import to_tensor
 from cascade_train.drawing.plot import loss_plot
-from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
-from cascade_train.jobs.previews import RunPreview
+from cascade_train.jobs.previews import RunPreview, keep_last
 from cascade_train.jobs.validate import validate
-from cascade_train.sampling.spec import Prompts
+from cascade_train.sampling.spec import Prompts, check_blocks
 from cascade_train.training import run as runs
 from cascade_train.training.spec import Position
 
@@ -26,14 +25,16 @@ def train_block(
     Raises:
         CascadeError: as `training.run.train` does.
     """
+    preview = RunPreview(host)
     later, metrics = runs.train(
         position,
         steps,
         host=host,
         learning_rate=learning_rate,
-        preview=RunPreview(host),
+        preview=preview,
         preview_every=preview_every,
     )
+    keep_last(preview, later, host)
     return later, to_tensor(loss_plot(metrics.rows)), metrics.last_loss
 
 
@@ -54,10 +55,9 @@ def train_and_validate(
     Raises:
         CascadeError: lengths below 1, or as `training.run.train` and drawing do.
     """
-    if every < 1 or total < 1:
-        raise CascadeError(f"{total} steps in blocks of {every}", fix="Use 1 or more for both")
+    check_blocks(total, every)
     grids = [validate(prompts, host, run=position)[0]]
-    preview = RunPreview(host)
+    preview = RunPreview(host) if host.previews else None
     done = 0
     while done < total:
         steps = min(every, total - done)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from cascade_train.digest import digest
 from cascade_train.drawing.paper import to_tensor
-from cascade_train.errors import CascadeError
 from cascade_train.files import check_own, write_with
 from cascade_train.host.base import Host
 from cascade_train.host.progress import progress_of
+from cascade_train.jobs.drawn import drawing_of, in_floats, stem
 from cascade_train.models.spec import ModelsSpec
-from cascade_train.ranks.talk import shared_out
+from cascade_train.ranks.talk import agreed, shared_out
 from cascade_train.sampling.spec import Prompts
 from cascade_train.sampling.validation import draw_some, validation_grid
 from cascade_train.training.run import apply_trained
@@ -36,24 +36,27 @@ def validate(
 ) -> tuple[Tensor, Tensor]:
     """Draw ``prompts``: the labelled grid (1, H, W, 3) and the pictures (N, H, W, 3).
 
-    With a run the grid is also kept in the run's folder, under ``samples``.
+    What was drawn before is read (`jobs.drawn`). With a run the grid is also kept in the run's folder, under
+    ``samples``.
 
     Raises:
-        CascadeError: neither a run nor models, or both.
+        CascadeError: neither a run nor models, or both; a size that the models cannot draw.
     """
-    if (run is None) == (models is None):
-        raise CascadeError(
-            "Validate needs a run or models" + (", not both" if run is not None else ""),
-            fix="Wire exactly one of them",
-        )
     if run is not None:
-        models = run.spec.models if run.step == 0 else apply_trained(run.spec.models, run, strength, host)
         title = title or f"step {run.step}"
-    assert models is not None
-    pictures = draw_prompts(models, prompts, host)
+    drawing = drawing_of(prompts, host, run=run, models=models, strength=strength)
+    pixels = agreed(drawing.read() if host.rank == 0 else None, host)
+    if pixels is None:
+        if run is not None:
+            models = run.spec.models if run.step == 0 else apply_trained(run.spec.models, run, strength, host)
+        assert models is not None
+        pixels = _rounded(draw_prompts(models, prompts, host))
+        if host.rank == 0:
+            drawing.keep(pixels, host)
+    pictures = torch.from_numpy(in_floats(pixels))
     grid = validation_grid(prompts, pictures, title)
     if run is not None and host.rank == 0:
-        _keep(run, prompts, strength, grid)
+        _keep(Path(run.folder) / "samples" / f"{stem(run, drawing.name)}.png", grid, host)
     return to_tensor(grid), pictures
 
 
@@ -69,9 +72,16 @@ def draw_prompts(models: ModelsSpec, prompts: Prompts, host: Host) -> Tensor:
     return torch.cat(shared_out(drawn, len(prompts.texts) * prompts.pictures, host))
 
 
-def _keep(run: Position, prompts: Prompts, strength: float, grid: Image.Image) -> None:
-    name = f"{run.step:08d}-{run.name[:12]}-{digest((prompts, strength), 8)}.png"
-    path = Path(run.folder) / "samples" / name
-    if not path.exists():
-        check_own(Path(run.folder))
+def _rounded(pictures: Tensor) -> np.ndarray:
+    """Floats (N, H, W, 3) in [0, 1] as 8-bit pixels, which is what is kept and handed on."""
+    return (pictures[..., :3].clamp(0, 1) * 255).round().byte().cpu().numpy()
+
+
+def _keep(path: Path, grid: Image.Image, host: Host) -> None:
+    if path.exists():
+        return
+    check_own(path.parent.parent)
+    try:
         write_with(path, lambda beside: grid.save(beside, format="PNG"))
+    except OSError as error:
+        host.warn(f"the grid could not be kept in {path} ({error.strerror or error})")

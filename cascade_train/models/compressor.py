@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cascade_train.errors import CascadeError
+from cascade_train.models.layouts import factor_of
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -68,14 +69,6 @@ class Compressor(nn.Module):
 
     def forward(self, normalised: Tensor) -> Tensor:
         return self.mapper(self.backbone(normalised))
-
-
-def factor_of(blocks: Sequence[Sequence[Any]]) -> int:
-    """The product of all strides; the first convolution halves too."""
-    factor = 2
-    for row in blocks:
-        factor *= int(row[3])
-    return factor
 
 
 def config_from_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:

@@ -166,3 +166,12 @@ def _blocks(shapes: Shapes, side: str, level: int) -> tuple[tuple[str, ...], int
 def _repeats(shapes: Shapes, side: str, level: int) -> int:
     pattern = re.compile(rf"{side}_repeat_mappers\.{level}\.(\d+)\.weight$")
     return 1 + sum(1 for key in shapes if pattern.match(key))
+
+
+def factor_of(blocks: Sequence[Sequence[Any]]) -> int:
+    """Pixels that a latent of a compressor with these ``blocks`` spans: the product of all strides; the first
+    convolution halves too."""
+    factor = 2
+    for row in blocks:
+        factor *= int(row[3])
+    return factor

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import lies_in, slashed, stays_in
-from cascade_train.models import weights
+from cascade_train.models import layouts, weights
 from cascade_train.models.spec import AppliedRun, ModelsSpec, Part, PartFile, Precision, Variant
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ class Geometry:
 
     ``latent_factor`` pixels a Stage C latent spans when encoding, ``stage_a_factor`` likewise for Stage A;
     ``native_side`` of a square picture in pixels; picture sides are multiples of ``size_multiple``; widths
-    of the text states, the pooled text and the image embedding.
+    of the text states, the pooled text and the image embedding. ``smallest_grid`` is the least side in
+    latents that Stage C can halve as often as it does, ``smallest_side`` the least of a drawn picture in
+    pixels, which Stage B bounds too.
     """
 
     latent_factor: int = 32
@@ -79,6 +81,8 @@ class Geometry:
     text_width: int = 1280
     pooled_width: int = 1280
     image_width: int = 768
+    smallest_grid: int = 1
+    smallest_side: int = 64
 
 
 def nano_folder() -> Path:
@@ -246,26 +250,44 @@ def _geometry(files: tuple[tuple[Part, str, str], ...]) -> Geometry:
             continue
         shapes, metadata = weights.read_header(Path(path))
         if part_name == "compressor":
-            from cascade_train.models.compressor import factor_of
-
-            values["latent_factor"] = factor_of(build.config_for("compressor", shapes, metadata)["blocks"])
+            # the official file says no configuration, and is the one whose factor is the default
+            stored = weights.config_of(metadata)
+            if stored is not None:
+                values["latent_factor"] = layouts.factor_of(stored["blocks"])
         elif part_name == "stage_c":
             config = build.config_for("stage_c", shapes, metadata)
             values["latent_channels"] = config["in_channels"]
             if config.get("clip_image_in_channels"):
                 values["image_width"] = config["clip_image_in_channels"]
+            values["smallest_grid"] = _smallest(config)
+        elif part_name == "stage_b":
+            values["smallest_side"] = _smallest(build.config_for("stage_b", shapes, metadata))
         elif part_name == "stage_a":
-            values["stage_a_channels"] = build.config_for("stage_a", shapes, metadata)["latent"]
+            stored = weights.config_of(metadata)
+            codes = shapes.get("vquantizer.codebook.weight", (0, Geometry.stage_a_channels))
+            values["stage_a_channels"] = int(stored["latent"] if stored is not None else codes[1])
     base = Geometry(**values)
+    if "smallest_side" in values:
+        values["smallest_side"] *= base.stage_a_factor
+    least = max(base.smallest_side, base.smallest_grid * base.latent_factor)
     # Stage B cuts Stage A's latents into patches of 2, so sides are multiples of 8 at least
     multiple = max(base.latent_factor, 2 * base.stage_a_factor)
     return Geometry(
         **{
             **values,
             "size_multiple": multiple,
+            "smallest_side": -(-least // multiple) * multiple,
             "native_side": values.get("native_side", 24 * base.latent_factor),
         }
     )
+
+
+def _smallest(config: Mapping[str, Any]) -> int:
+    """The least side of a U-Net's input: one that is whole patches and can be halved between its levels."""
+    switches = config.get("switch_level")
+    levels = len(config["block_out_channels"]) - 1
+    halvings = levels if switches is None else sum(map(bool, switches))
+    return int(config["patch_size"]) * 2**halvings
 
 
 def _part_file(part_name: Part, path: Path) -> PartFile:

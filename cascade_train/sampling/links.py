@@ -19,6 +19,7 @@ from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.sampling import stages
 from cascade_train.sampling.conditioning import Conditioning, encode_prompts, with_image
+from cascade_train.sampling.kept import kept_latents
 from cascade_train.sampling.pipeline import fitted
 from cascade_train.sampling.sizes import picture_size, sampling_factor
 
@@ -92,19 +93,26 @@ def sample_stage_c(
     if start is not None and start.shape[0] > 1:
         pictures = start.shape[0]
     size = picture_size(library.geometry(models), width, height)
-    drawn = stages.sample_c(
-        models,
-        from_link(positive),
-        _or_empty(models, negative, host),
-        seeds=range(seed, seed + pictures),
-        size=size.stage_c,
-        settings=SamplerSettings(steps, cfg, rescale, sampler, shift),
-        start=start,
-        strength=strength,
-        device=host.device,
-        progress=progress_of(host),
-    )
-    return {"samples": drawn, PICTURE: size.picture}
+    condition, empty = from_link(positive), _or_empty(models, negative, host)
+    seeds, settings = range(seed, seed + pictures), SamplerSettings(steps, cfg, rescale, sampler, shift)
+
+    def draw() -> Tensor:
+        return stages.sample_c(
+            models,
+            condition,
+            empty,
+            seeds=seeds,
+            size=size.stage_c,
+            settings=settings,
+            start=start,
+            strength=strength,
+            device=host.device,
+            progress=progress_of(host),
+        )
+
+    follows = {"stage": "c", "size": size.stage_c, "start": start, "strength": strength}
+    follows |= _follows(models, condition, empty, seeds, settings)
+    return {"samples": kept_latents(host, follows, draw), PICTURE: size.picture}
 
 
 def decode_stage_b(
@@ -132,18 +140,26 @@ def decode_stage_b(
         )
     size = picture_size(geometry, width, height)
     empty = _or_empty(models, negative, host)
-    drawn = stages.sample_b(
-        models,
-        latents,
-        from_link(positive) if positive is not None else empty,
-        empty,
-        seeds=range(seed, seed + latents.shape[0]),
-        size=size.stage_b,
-        settings=SamplerSettings(steps, cfg, sampler=sampler),
-        device=host.device,
-        progress=progress_of(host),
-    )
-    return {"samples": drawn}
+    condition = from_link(positive) if positive is not None else empty
+    seeds, settings = range(seed, seed + latents.shape[0]), SamplerSettings(steps, cfg, sampler=sampler)
+
+    def draw() -> Tensor:
+        return stages.sample_b(
+            models,
+            latents,
+            condition,
+            empty,
+            seeds=seeds,
+            size=size.stage_b,
+            settings=settings,
+            device=host.device,
+            progress=progress_of(host),
+        )
+
+    follows = {"stage": "b", "size": size.stage_b, "latents": latents}
+    return {
+        "samples": kept_latents(host, follows | _follows(models, condition, empty, seeds, settings), draw)
+    }
 
 
 def decode_stage_a(models: ModelsSpec, stage_b: Latent, host: Host) -> Tensor:
@@ -193,6 +209,19 @@ def _rounded(models: ModelsSpec, image: Tensor) -> tuple[int, int]:
         max(geometry.latent_factor, round(side / multiple) * multiple) for side in image.shape[1:3]
     )
     return width, height
+
+
+def _follows(
+    models: ModelsSpec, condition: Conditioning, empty: Conditioning, seeds: range, settings: SamplerSettings
+) -> dict[str, Any]:
+    """What latents of either stage follow from."""
+    return {
+        "models": models.digest,
+        "positive": vars(condition),
+        "negative": vars(empty),
+        "seeds": [seeds.start, seeds.stop],
+        "settings": vars(settings),
+    }
 
 
 def _or_empty(models: ModelsSpec, link: ConditioningLink | None, host: Host) -> Conditioning:

@@ -33,17 +33,24 @@ def picture_size(geometry: Geometry, width: int = 0, height: int = 0) -> Picture
     """The grids for a picture of ``width`` × ``height`` pixels; 0 is the models' native side.
 
     Raises:
-        CascadeError: a side that Stage A and Stage B cannot draw.
+        CascadeError: a side that Stage A and Stage B cannot draw; the nearest that they can is told.
     """
     factor = sampling_factor(geometry)
     native = math.ceil(geometry.native_side / geometry.latent_factor) * factor
     sides = tuple(side or math.floor(native) for side in (height, width))
     multiple = 2 * geometry.stage_a_factor
     for name, side in zip(("height", "width"), sides):
-        if side < geometry.latent_factor or side % multiple:
-            near = max(geometry.latent_factor, round(side / multiple) * multiple)
+        if side < geometry.smallest_side:
             raise CascadeError(
-                f"a {name} of {side} pixels", fix=f"Use a multiple of {multiple}, such as {near}"
+                f"a {name} of {side} pixels is too small for these models",
+                fix=f"The smallest that they draw is {geometry.smallest_side}",
+                typed=(name, str(side)),
+            )
+        if side % multiple:
+            raise CascadeError(
+                f"a {name} of {side} pixels",
+                fix=f"Use a multiple of {multiple}, such as {round(side / multiple) * multiple}",
+                typed=(name, str(side)),
             )
     grid = tuple(math.ceil(side / factor) for side in sides)
     return PictureSize(
@@ -52,3 +59,21 @@ def picture_size(geometry: Geometry, width: int = 0, height: int = 0) -> Picture
         stage_b=(sides[0] // geometry.stage_a_factor, sides[1] // geometry.stage_a_factor),
         encoded=(grid[0] * geometry.latent_factor, grid[1] * geometry.latent_factor),
     )
+
+
+SMALLEST, MULTIPLE = 16, 8
+"""Of a drawn side in pixels, with any models there are: `picture_size` knows what given ones need."""
+
+
+def check_side(side: int, largest: int) -> None:
+    """Raise CascadeError where no models draw a picture with this side; 0 is their native one."""
+    if side < 0 or 0 < side < SMALLEST:
+        raise CascadeError(
+            f"{side} pixels are too few", fix=f"Use {SMALLEST} or more, or 0 for the models' own"
+        )
+    if side > largest:
+        raise CascadeError(f"{side} pixels are too many", fix=f"Use {largest} or less")
+    if side % MULTIPLE:
+        raise CascadeError(
+            f"{side} pixels", fix=f"Use a multiple of {MULTIPLE}, such as {round(side / MULTIPLE) * MULTIPLE}"
+        )

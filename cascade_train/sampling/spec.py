@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from cascade_train.diffusion.samplers import SamplerName
 from cascade_train.errors import CascadeError
 
+DRAWING = 1
+"""Raised when equal prompts would be drawn otherwise than before, so that pictures that are kept are drawn
+again."""
+
 
 @dataclass(frozen=True)
 class Prompts:
@@ -41,3 +45,9 @@ def prompts_from_lines(text: str) -> tuple[str, ...]:
     """One prompt a line; blank lines and lines that begin with ``#`` are left out."""
     lines = (line.strip() for line in text.splitlines())
     return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+def check_blocks(total: int, every: int) -> None:
+    """Raise CascadeError where ``total`` steps cannot be cut into blocks of ``every``."""
+    if every < 1 or total < 1:
+        raise CascadeError(f"{total} steps in blocks of {every}", fix="Use 1 or more for both")

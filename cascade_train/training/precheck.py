@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from cascade_train.data.buckets import Buckets
 from cascade_train.errors import CascadeError
 from cascade_train.models import build, library, weights
 from cascade_train.models.spec import ModelsSpec, Part
@@ -43,6 +44,7 @@ def examine(spec: RunSpec) -> str:
         raise CascadeError(f"the learning rate is {spec.optimizer.learning_rate}", fix="Use 0 or more")
     if not 0 <= spec.optimizer.ema < 1:
         raise CascadeError(f"the EMA decay is {spec.optimizer.ema}", fix="Use 0 (none) to just under 1")
+    _sizes(spec)
     theirs = _theirs(spec)
     other = theirs != spec.objective
     if isinstance(spec.target, LoRATarget):
@@ -62,6 +64,22 @@ def examine(spec: RunSpec) -> str:
         if other
         else ""
     )
+
+
+def _sizes(spec: RunSpec) -> None:
+    part = "stage_c" if isinstance(spec.target, LoRATarget) else spec.target.part
+    if part not in ("stage_b", "stage_c"):
+        return
+    sizes = library.geometry(spec.models)
+    least = sizes.smallest_grid * sizes.latent_factor if part == "stage_c" else sizes.smallest_side
+    buckets = Buckets(spec.dataset.buckets, sizes.size_multiple, sizes.native_side)
+    for width, height in buckets.sizes:
+        if min(width, height) < least:
+            raise CascadeError(
+                f"a bucket of {width}×{height} pixels is too small for these models",
+                fix=f"The smallest side that they can be trained at is {least}",
+                typed=("size", str(spec.dataset.buckets.size)),
+            )
 
 
 def _theirs(spec: RunSpec) -> str:

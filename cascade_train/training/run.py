@@ -237,6 +237,7 @@ def _train_to(goal: Position, trainer: Trainer, host: Host, previews: Previews, 
     first, began = trainer.step, time.monotonic()
     last_saved = last_shown = began
     log: MetricsFile | None = None
+    previews.begin(checkpoints.truncated(goal, first))
     try:
         while trainer.step < goal.step:
             here = checkpoints.truncated(goal, trainer.step + 1)
@@ -250,21 +251,18 @@ def _train_to(goal: Position, trainer: Trainer, host: Host, previews: Previews, 
             now = time.monotonic()
             if log is not None:
                 log.append({**row, "seconds": round(now - before, 4)})
-            picture = None
-            if previews.due(trainer.step):
-                if log is not None:
-                    log.flush()
-                picture = previews.drawn(trainer, here)
-            done = trainer.step == goal.step
-            due = now - last_shown > PROGRESS_SECONDS or picture is not None
-            if due or done or trainer.step == first + 1:
+            previews.note(row, trainer)
+            begun, done = trainer.step == first + 1, trainer.step == goal.step
+            if previews.due(trainer.step, first=begun, last=done):
+                previews.drawn(trainer, here)
+            if begun or done or now - last_shown > PROGRESS_SECONDS or previews.fresh:
                 if log is not None:
                     log.flush()
                 left = (now - began) / (trainer.step - first) * (goal.step - trainer.step)
                 text = f"step {trainer.step}/{goal.step} · loss {row['loss']:.4f} · {duration(left)} left"
                 # of several processes none may leave here: they stop together, where they ask each other
                 with suppress(*((Interrupted,) if host.world_size > 1 else ())):
-                    host.progress(trainer.step, goal.step, text, picture)
+                    host.progress(trainer.step, goal.step, text, previews.shown())
                 last_shown = now
             if not done and now - last_saved > save_seconds:
                 _save(goal, trainer, "timed", host, began)
@@ -274,7 +272,12 @@ def _train_to(goal: Position, trainer: Trainer, host: Host, previews: Previews, 
         if trainer.whole and first < trainer.step <= goal.step and log is not None:
             with suppress(CascadeError):
                 log.flush()
-            _save_quietly(goal, trainer, host, began)
+            if _save_quietly(goal, trainer, host, began):
+                here = checkpoints.truncated(goal, trainer.step)
+                host.tell(
+                    f"saved at step {trainer.step} of {goal.step} in {checkpoints.folder_of(here)}; "
+                    "running the graph again goes on from there"
+                )
         raise
     finally:
         flush_all()
@@ -292,12 +295,14 @@ def _save(goal: Position, trainer: Trainer, kind: checkpoints.Reason, host: Host
     retention.delete(retention.superseded(here))
 
 
-def _save_quietly(goal: Position, trainer: Trainer, host: Host, began: float) -> None:
+def _save_quietly(goal: Position, trainer: Trainer, host: Host, began: float) -> bool:
     """Save while another exception is on its way; a failure to is told and does not hide that one."""
     try:
         _save(goal, trainer, "timed", host, began)
     except CascadeError as error:
         host.warn(str(error))
+        return False
+    return True
 
 
 def _describe(spec: RunSpec, folder: Path, host: Host) -> None:

@@ -75,6 +75,10 @@ def test_training_shows_progress_and_queueing_again_trains_nothing(server: Any, 
     steps = [m["value"] for m in first.of_kind("progress") if m["node"] == run and m["max"] == 6]
     assert steps and steps == sorted(steps) and steps[-1] == 6
     loss = first.outputs()[max(graph.prompt, key=int)]["text"]
+    (shown,) = first.outputs()[run]["images"]
+    with Image.open(server.base / shown["type"] / shown["subfolder"] / shown["filename"]) as picture:
+        assert picture.size[0] == 512 and shown["filename"].endswith("-training.png"), "the node keeps it"
+    assert len([m for m in first.previews if b"\xff\xd8\xff" in m[:64]]) >= 2, "early, and at the end"
 
     server.post("/free", {"unload_models": True, "free_memory": True})  # forget ComfyUI's own cache
     again = server.queue(graph.prompt)
@@ -102,6 +106,8 @@ def test_a_mistake_in_a_text_is_shown_at_its_node_when_the_graph_is_queued(serve
         export: "filename: the filename '../away' leaves the output folder",
     }
     assert not [key for key, text in words.items() if not any(text in line for line in told[key])], told
+    accused = {key: {e["extra_info"]["input_name"] for e in entry["errors"]} for key, entry in answers}
+    assert accused == {tokens: {"new_tokens"}, lora: {"modules"}, folder: {"path"}, export: {"filename"}}
 
 
 def test_a_word_that_the_models_do_not_have_is_told_before_training(server: Any, graph: Any) -> None:
@@ -130,6 +136,9 @@ def test_an_interrupted_training_goes_on_where_it_was_and_ends_the_same(
     (folder,) = set((server.output / "cascade" / "runs").glob("*")) - before
     kept = [int(path.name.split("-")[0]) for path in (folder / "checkpoints").iterdir()]
     assert kept and 0 < max(kept) < 30, f"a checkpoint of the step it was stopped at: {kept}"
+    (note,) = queued.of_kind("cascade.note")
+    assert note["node"] == run and note["text"].startswith(f"saved at step {max(kept)} of 30 in {folder}")
+    assert any(note["text"].encode() in message for message in queued.previews), "and on the node"
 
     again = server.queue(graph.prompt)
     assert again.finished()["type"] == "execution_success"

@@ -9,17 +9,20 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from cascade_train.data.dataset import OpenDataset
+from cascade_train.data.dataset import OpenDataset, open_dataset
 from cascade_train.data.filters.expression import expression_filters
 from cascade_train.data.filters.near_duplicates import duplicate_filters
+from cascade_train.data.sources import folder_dataset
 from cascade_train.data.spec import BucketSpec, CaptionSpec
 from cascade_train.errors import CascadeError
+from cascade_train.host.headless import HeadlessHost, Quiet, headless_folders
 from cascade_train.jobs.prepare import samples_grid
 
 from .conftest import photo
@@ -154,6 +157,20 @@ def test_small_buckets_are_reported(make_folder: MakeFolder, opened: Opened) -> 
     assert "88×40 has 1 of the 4" in note
     merged = opened(root, buckets=BucketSpec(ratios=("1/1", "1/2"), leftovers="merge"))
     assert {d.width for step in range(8) for d in merged.draws(0, step, 4)} == {64}
+
+
+def test_many_small_buckets_are_one_warning(make_folder: MakeFolder, tmp_path: Path) -> None:
+    """Each by itself was a notice of its own in the browser."""
+    root = make_folder([(64 + 16 * n, 64) for n in range(7)])
+    host = HeadlessHost(headless_folders(tmp_path / "out", root.parent), "cpu", Quiet())
+    dataset = folder_dataset(str(root), recursive=False, host=host)
+    ratios = tuple(f"{64 + 16 * n}/64" for n in range(7))
+    dataset = replace(dataset, buckets=BucketSpec(ratios=ratios, random_share=0.0))
+    small = open_dataset(dataset, multiple=8, native_side=64, host=host)
+    count = len(small.notes(4))
+    assert count > 4
+    (told,) = [text for text in host.sink.warnings if "bucket" in text]  # type: ignore[attr-defined]
+    assert told.count("samples of a batch") == 3 and told.endswith(f"; and {count - 3} more such")
 
 
 def test_the_preview_shows_what_is_trained(make_folder: MakeFolder, opened: Opened) -> None:

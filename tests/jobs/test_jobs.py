@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from cascade_train.errors import CascadeError, Interrupted
 from cascade_train.host.blocker import ExecutionBlocker
 from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.jobs.export import export, lora_of
+from cascade_train.jobs.previews import RunPreview
 from cascade_train.jobs.train import train_and_validate, train_block
 from cascade_train.jobs.validate import draw_prompts, validate
 from cascade_train.models.spec import ModelsSpec
@@ -61,8 +63,13 @@ def test_pictures_before_between_and_after(start: Position, host: HeadlessHost) 
     last, grids = train_and_validate(start, PROMPTS, 5, 2, None, host)
     assert last.step == 5 and len(grids) == 4, "before, after 2, 4 and 5 steps"
     assert all(not torch.equal(grids[0], grid) for grid in grids[1:]), "training changed the pictures"
-    kept = sorted((Path(last.folder) / "samples").iterdir())
-    assert [path.name[:8] for path in kept] == ["00000000", "00000002", "00000004", "00000005"]
+    kept = sorted(path.name for path in (Path(last.folder) / "samples").iterdir())
+    assert [name[:8] for name in kept if not name.endswith(".pictures.png")] == [
+        "00000000",
+        "00000002",
+        "00000004",
+        "00000005",
+    ]
     again, same = train_and_validate(start, PROMPTS, 5, 2, None, host)
     assert again == last and torch.equal(grids, same)
 
@@ -94,29 +101,87 @@ def test_strength_fades_what_was_learned(start: Position, host: HeadlessHost) ->
     assert (pictures(0.1) - plain).abs().mean() < (pictures(1.0) - plain).abs().mean()
 
 
+@pytest.fixture
+def seen(host: HeadlessHost) -> HeadlessHost:
+    """Another host, whose pictures somebody sees."""
+    other = HeadlessHost(headless_folders(host.folders.output.parent / "seen"), "cpu", Watched())
+    other.previews = True
+    return other
+
+
 def test_pictures_and_loss_are_shown_while_training(
-    start: Position, host: HeadlessHost, monkeypatch: pytest.MonkeyPatch
+    start: Position, host: HeadlessHost, seen: HeadlessHost
 ) -> None:
-    """Four captions as Stage C draws them now above the plot; both change, and the result does not."""
+    """Captions as Stage C draws them now above the curve: after the first step, whatever the time, and at the
+    end; a curve with every message; and the result is the same bits."""
     import numpy as np
 
-    monkeypatch.setattr(previews, "SHARE", float("inf"))
-    watched = host.sink
-    assert isinstance(watched, Watched)
+    watched = seen.sink
+    assert isinstance(watched, Watched) and isinstance(host.sink, Watched)
     unseen, *_ = train_block(start, 4, None, host, preview_every=2)
-    assert not watched.pictures, "a command line shows none, so none is drawn"
-    assert any("loss" in text for text in watched.texts)
+    assert not host.sink.pictures, "a command line shows none"
+    assert any("loss" in text for text in host.sink.texts)
 
     runs.release()
-    other = HeadlessHost(headless_folders(host.folders.output.parent / "seen"), "cpu", watched)
-    other.previews = True
-    seen, *_ = train_block(runs.start(start.spec, other), 4, None, other, preview_every=2)
-    first, second = (np.asarray(picture) for picture in watched.pictures)
+    shown, *_ = train_block(runs.start(start.spec, seen), 4, None, seen, preview_every=1000)
+    texts = [text for text in watched.texts if text.startswith("step ")]
+    assert len(watched.pictures) == len(texts), "no message without its picture"
+    first, last = (np.asarray(watched.pictures[index]) for index in (0, -1))
     height = first.shape[0] - 288
     assert first.shape[1:] == (512, 3) and height in (512, 256), "a square for each caption of the batch"
-    assert (first[:height] != second[:height]).any() and (first[height:] != second[height:]).any()
+    assert (first[:height] != last[:height]).any() and (first[height:] != last[height:]).any()
+    assert texts[0].startswith("step 1/4 ") and texts[-1].startswith("step 4/4 ")
+    (kept,) = (Path(shown.folder) / "samples").glob("00000004-*-training.png")
+    (other,) = (Path(unseen.folder) / "samples").glob("00000004-*-training.png")
+    with Image.open(kept) as picture, Image.open(other) as same:
+        assert picture.tobytes() == watched.pictures[-1].tobytes(), "what was shown last is kept"
+        assert picture.tobytes() == same.tobytes(), "and is the same where nobody watched"
     for name, value in runs.trained(unseen).tensors.items():
-        assert torch.equal(value, runs.trained(seen).tensors[name]), name
+        assert torch.equal(value, runs.trained(shown).tensors[name]), name
+
+
+def test_samples_take_their_share_between_a_block_s_ends(
+    start: Position, seen: HeadlessHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    real = RunPreview.__call__
+
+    def counted(self: RunPreview, now: Any) -> Any:
+        drawn.append(now.position.step)
+        return real(self, now)
+
+    monkeypatch.setattr(RunPreview, "__call__", counted)
+    train_block(start, 6, None, seen, preview_every=1)
+    assert drawn[0] == 1 and drawn[-1] == 6 and len(drawn) < 6, "the steps between are too quick for more"
+    monkeypatch.setattr(previews, "SHARE", float("inf"))
+    drawn.clear()
+    train_block(runs.start(replace(start.spec, seed=1), seen), 6, None, seen, preview_every=2)
+    assert drawn == [1, 2, 4, 6]
+    drawn.clear()
+    train_block(runs.start(replace(start.spec, seed=2), seen), 6, None, seen, preview_every=0)
+    assert drawn == [], "0 shows none"
+
+
+def test_a_stop_tells_what_was_saved_and_where(start: Position, seen: HeadlessHost) -> None:
+    class Stops(Watched):
+        def __init__(self) -> None:
+            super().__init__()
+            self.told: list[str] = []
+
+        def progress(self, done: int, total: int, text: str, preview: Image.Image | None) -> None:
+            if done == 2:
+                seen.stop()
+
+        def tell(self, text: str) -> None:
+            self.told.append(text)
+
+    sink = seen.sink = Stops()
+    begun = runs.start(start.spec, seen)
+    with pytest.raises(Interrupted):
+        train_block(begun, 5, None, seen, preview_every=1)
+    (checkpoint,) = (Path(begun.folder) / "checkpoints").glob("0*")
+    (told,) = sink.told
+    assert told.startswith(f"saved at step {int(checkpoint.name[:8])} of 5 in {checkpoint}; ")
 
 
 def test_a_stop_while_drawing_stops(start: Position, host: HeadlessHost) -> None:
@@ -168,7 +233,7 @@ def test_a_run_folder_deleted_between_two_queues_is_trained_again(
 
     before = work()
     shutil.rmtree(Path(later.folder))
-    shutil.rmtree(host.folders.cache / "pictures", ignore_errors=True)
+    shutil.rmtree(host.folders.cache / "drawn", ignore_errors=True)
     if not live:
         runs.release()
     assert torch.equal(work(), before)
@@ -209,6 +274,22 @@ def test_a_run_that_a_graph_still_names_is_trained_on_after_its_folder_is_gone(
     again, plot, loss = train_block(half, 2, None, host)
     assert again == whole and plot.shape[0] == 1 and loss > 0
     assert all(torch.equal(value, expected[name]) for name, value in runs.trained(again).tensors.items())
+
+
+def test_every_exported_file_is_told(start: Position, host: HeadlessHost) -> None:
+    """The token's file too: it is on the node, in the order in which it was written."""
+    import cascade_train_nodes
+
+    later, *_ = train_block(start, 1, None, host)
+    node = cascade_train_nodes.build_mappings(host)[0]["CascadeExportRun"]()
+    for format, names in (
+        ("ComfyUI", ["mine.safetensors", "mine-crescent.safetensors"]),
+        ("diffusers", ["mine", "mine-crescent.safetensors"]),
+    ):
+        given = node.run(run=later, format=format, filename="loras/mine", precision="fp32")
+        assert given["ui"]["text"] == [str(host.folders.output / "loras" / name) for name in names]
+        assert given["result"][0] == given["ui"]["text"][0]
+        assert all(Path(path).exists() for path in given["ui"]["text"])
 
 
 def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: HeadlessHost) -> None:

@@ -47,6 +47,8 @@ def test_bundled_nano_is_small_whole_and_known_without_loading(host):
         text_width=128,
         pooled_width=128,
         image_width=32,
+        smallest_grid=2,
+        smallest_side=16,
     )
     for file in spec.parts:
         module = library.part(spec, file.part)

@@ -43,6 +43,9 @@ WRONG = [
     ("CascadeTrainTokens", "new_tokens", "concept", "'concept' does not describe a new token"),
     ("CascadeTrainTokens", "existing_tokens", "*", "'*' is not a regular expression"),
     ("CascadePrompts", "texts", "# none", "there is no prompt"),
+    ("CascadePrompts", "width", 8, "8 pixels are too few. Use 16 or more"),
+    ("CascadeSampleStageC", "height", 100, "Use a multiple of 8, such as 96"),
+    ("CascadeDecodeStageB", "width", 9000, "9000 pixels are too many"),
     ("CascadeExportRun", "filename", "../away", "'../away' leaves the output folder"),
     ("CascadeExportRun", "filename", "..\\away", "leaves the output folder"),
     ("CascadeExportRun", "filename", ".", "names a folder"),
@@ -61,7 +64,11 @@ def test_a_wrong_value_is_told_with_the_name_of_its_input(
 
 @pytest.mark.parametrize(
     ("node", "name", "value", "words"),
-    [case for case in WRONG if case[0] in ("CascadeLoRATarget", "CascadeTrainTokens", "CascadePrompts")],
+    [
+        case
+        for case in WRONG
+        if case[0] in ("CascadeLoRATarget", "CascadeTrainTokens", "CascadePrompts") and case[1] != "width"
+    ],
 )
 def test_the_node_itself_refuses_it_too(
     classes: dict[str, type], node: str, name: str, value: str, words: str
@@ -81,7 +88,7 @@ def test_defaults_are_right_and_wired_inputs_are_left_alone(classes: dict[str, t
         check = classes[node].VALIDATE_INPUTS  # type: ignore[attr-defined]
         defaults = {entry.name: entry.default for entry in inputs_of(info[node])}
         for name in checks:
-            assert isinstance(defaults[name], str), f"{node}.{name} is a text"
+            assert isinstance(defaults[name], (str, int)), f"{node}.{name} is typed"
             if (node, name) != ("CascadeWebDataset", "shards"):
                 assert check(**{name: defaults[name]}) is True, (node, name)
         assert check(**dict.fromkeys(checks)) is True and check() is True
@@ -97,6 +104,53 @@ def test_comfyui_sees_which_inputs_the_hook_takes(classes: dict[str, type]) -> N
             assert asked.args == ["cls", *CHECKS[node]] and asked.varkw is None
 
 
+class Foreign:
+    """As ComfyUI's blocker: a class that our own executor does not know."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+
+def validate_inputs(answer: Any, taken: list[str], blocker: type) -> dict[str, str]:
+    """What ComfyUI's loop over the inputs that a hook takes shows, by input."""
+    told = {}
+    assert not isinstance(answer, type(None)), "others ask what it is, too"
+    for x in taken:
+        if answer is not True and not isinstance(answer, blocker):
+            told[x] = f"{x} - {answer!s}"
+    return told
+
+
+@pytest.mark.parametrize(
+    ("node", "wrong", "right"),
+    [
+        ("CascadeImageFolder", {"path": "no/such"}, {"background": "white"}),
+        ("CascadeImageFolder", {"background": "whit"}, {"path": "bundled/crescent"}),
+        ("CascadeWebDataset", {"shards": "a{3..1}.tar"}, {"background": "white"}),
+        ("CascadeTrainTokens", {"existing_tokens": "*"}, {"new_tokens": "[a] = ^b</w>$"}),
+        ("CascadeAspectBuckets", {"resolutions": "768"}, {"ratios": "1/1"}),
+        ("CascadeAspectBuckets", {"resolutions": "768", "ratios": "wide"}, {}),
+        ("CascadePrompts", {"height": 8}, {"width": 0, "texts": "a cat"}),
+    ],
+)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_comfyui_accuses_the_wrong_inputs_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    node: str,
+    wrong: dict[str, Any],
+    right: dict[str, Any],
+    backwards: bool,
+) -> None:
+    host = HeadlessHost(headless_folders(tmp_path / "output", tmp_path / "input"), "cpu")
+    monkeypatch.setattr(host, "blocked", Foreign)
+    hook = cascade_train_nodes.build_mappings(host)[0][node].VALIDATE_INPUTS
+    given = dict(sorted({**wrong, **right}.items(), reverse=backwards))
+    told = validate_inputs(hook(**given), list(given), Foreign)
+    assert told.keys() == wrong.keys()
+    assert all(text.startswith(f"{name} - {name}: ") for name, text in told.items())
+
+
 def test_checks_come_without_torch(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, cascade_train_nodes\n"
@@ -105,7 +159,7 @@ def test_checks_come_without_torch(tmp_path: Path) -> None:
         "classes = cascade_train_nodes.build_mappings(host)[0]\n"
         "for node in classes.values():\n"
         "    for name in node.CHECKS:\n"
-        "        node.VALIDATE_INPUTS(**{name: '[a] = b'})\n"
+        "        node.VALIDATE_INPUTS(**{name: 8 if name in ('width', 'height') else '[a] = b'})\n"
         "heavy = {'torch', 'cv2', 'diffusers', 'transformers'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

@@ -31,7 +31,7 @@ def gather(
     facts: ClassFacts,
     inputs: Mapping[str, Any],
     hidden_values: Mapping[str, Any],
-    result_of: Callable[[str], Sequence[Sequence[Any]] | None],
+    result_of: Callable[[str], Sequence[Sequence[Any] | None] | None],
 ) -> Gathered:
     """Collect a node's inputs; a link without a result becomes None and is noted as missing."""
     got = Gathered({})
@@ -41,11 +41,10 @@ def gather(
             if not facts.takes_link(name):
                 continue
             outputs, slot = result_of(value[0]), int(value[1])
-            if outputs is None or not 0 <= slot < len(outputs):
+            column = outputs[slot] if outputs is not None and 0 <= slot < len(outputs) else None
+            if column is None:
                 got.missing.add(name)
-                got.columns[name] = (None,)
-            else:
-                got.columns[name] = outputs[slot]
+            got.columns[name] = (None,) if column is None else column
         elif entry is not None:
             got.columns[name] = (unwrapped(value),)
     for name, kind in facts.hidden.items():

@@ -70,6 +70,7 @@ class ClassFacts:
             "python_module": cls.__module__,
             "category": str(getattr(cls, "CATEGORY", "")),
             "output_node": self.is_output,
+            "search_aliases": list(getattr(cls, "SEARCH_ALIASES", ())),
             "checks_itself": self._checks_itself(),
         }
         return ReadSchema(entry)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from cascade_train.graph.check.classes import Classes, ClassFacts
+from cascade_train.graph.check.cores import CORE
 from cascade_train.graph.check.near import alternatives, nearest, with_article
 from cascade_train.graph.check.problems import MOST_TOLD, Problem
 from cascade_train.graph.check.reach import Reached
@@ -72,7 +73,7 @@ def unknown_problems(
 
 def _unknown_fix(name: str, pack: str, classes: Classes, hint: bool) -> str:
     near = nearest(name, classes, cutoff=0.8) if hint else []
-    if pack == "ComfyUI itself":
+    if pack == "ComfyUI itself" or name in CORE:
         return (
             "It is one of ComfyUI's own nodes: run with --comfyui FOLDER, the folder of a ComfyUI that has it"
         )

@@ -48,6 +48,7 @@ def to_prompt(
     *,
     draw: int | None = None,
     now: datetime | None = None,
+    group_nodes: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """The API prompt of a UI workflow; an API prompt comes back as it is, ids as str, also in its links.
 
@@ -57,13 +58,14 @@ def to_prompt(
             its widgets; `check.checked` names such nodes.
         draw: the seed with which ``{a|b}`` in strings that allow it is drawn; None leaves the braces.
         now: the time for ``%date:…%`` in file names; None takes the present.
+        group_nodes: leave them in as they are, to be looked at; no class of theirs can run.
 
     Raises:
         CascadeError: the workflow is damaged, uses group nodes, or its wires run in a circle.
     """
     if is_api(workflow):
         return with_text_ids(workflow)
-    wiring = Wiring(parse_document(workflow), object_info)
+    wiring = Wiring(parse_document(workflow, group_nodes), object_info)
     _apply_primitives(wiring, now)
     prompt: dict[str, dict[str, Any]] = {}
     for scope, node in wiring.nodes():

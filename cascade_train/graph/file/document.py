@@ -93,15 +93,20 @@ class Document:
     subgraphs: Mapping[str, Graph]
 
 
-def parse_document(workflow: Any) -> Document:
-    """Read a UI workflow.
+GROUP_NODE = ("workflow>", "workflow/")
+"""How the types of group nodes begin."""
+
+
+def parse_document(workflow: Any, group_nodes: bool = False) -> Document:
+    """Read a UI workflow. With ``group_nodes`` those stay nodes, of types that no class has.
 
     Raises:
         CascadeError: it is damaged, uses group nodes, or has two nodes with one id.
     """
     if not isinstance(workflow, Mapping):
         raise CascadeError("a workflow is a JSON object with a list 'nodes'")
-    _refuse_group_nodes(workflow)
+    if not group_nodes:
+        _refuse_group_nodes(workflow)
     definitions = workflow.get("definitions")
     saved = definitions.get("subgraphs") if isinstance(definitions, Mapping) else None
     subgraphs: dict[str, Graph] = {}
@@ -123,8 +128,7 @@ def _refuse_group_nodes(workflow: Mapping[str, Any]) -> None:
             {
                 str(node["type"])
                 for node in nodes
-                if isinstance(node, Mapping)
-                and str(node.get("type", "")).startswith(("workflow>", "workflow/"))
+                if isinstance(node, Mapping) and str(node.get("type", "")).startswith(GROUP_NODE)
             }
         )
         if isinstance(nodes, list)

@@ -3,7 +3,8 @@
 Nodes that only describe something (models, datasets, settings: links of type ``CASCADE_…``, and primitives)
 are evaluated. A class whose work can be foreseen has ``planned(self, **inputs)``, which returns its outputs
 as a tuple (None where only running can tell), a line for people, and whether the result is there already
-(None: it only describes). Everything else would run.
+(None: it only describes). What such a node does with an output that only running can tell is unknown, and
+the node that it waits for is named. Everything else would run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cascade_train.graph.check.problems import one_line
 from cascade_train.graph.run.outputs import in_columns, returned
 from cascade_train.graph.run.prompt import LiveGraph
 
-Will = Literal["describes", "on disk", "runs", "fails"]
+Will = Literal["describes", "on disk", "runs", "fails", "unknown"]
 
 
 @dataclass
@@ -43,7 +44,8 @@ def dry_run(checked: Checked) -> list[Planned]:
 
 async def _dry_run(checked: Checked) -> list[Planned]:
     live = LiveGraph(checked.prompt, checked.classes)
-    known: dict[str, list[list[Any]]] = {}
+    known: dict[str, list[list[Any] | None]] = {}
+    waits: dict[str, list[str]] = {}
     found: list[Planned] = []
     for node_id in checked.needed:
         node = live.get_node(node_id)
@@ -53,6 +55,10 @@ async def _dry_run(checked: Checked) -> list[Planned]:
         entry = Planned(node_id, live.title(node_id), facts.class_type, facts.is_output, "runs")
         found.append(entry)
         if got.missing:
+            sources = [source for name, source, _ in live.links(node_id) if name in got.missing]
+            waits[node_id] = list(dict.fromkeys(cause for s in sources for cause in waits.get(s, [s])))
+            if hasattr(facts.cls, "planned") or _describes(facts):
+                entry.will, entry.text = "unknown", _known_when(waits[node_id], live, checked)
             continue
         try:
             if hasattr(facts.cls, "planned"):
@@ -66,19 +72,34 @@ async def _dry_run(checked: Checked) -> list[Planned]:
                     returned(facts, r)
                     for r in await settled(await call_over_lists(facts, function, got.columns))
                 ]
-                known[node_id] = in_columns(facts, [v.values for v in values if v.values is not None])
+                known[node_id] = _foreseen(
+                    in_columns(facts, [v.values for v in values if v.values is not None])
+                )
                 entry.will = "describes"
         except CascadeError as error:
             entry.will, entry.text = "fails", str(error) + live.where_typed(node_id, error)
     return found
 
 
-def _foreseen(columns: Sequence[list[Any]]) -> list[list[Any]]:
-    """The outputs before the first that only running can tell; what takes a later one counts as unknown."""
-    count = next(
-        (i for i, column in enumerate(columns) if any(value is None for value in column)), len(columns)
+def _foreseen(columns: Sequence[list[Any]]) -> list[list[Any] | None]:
+    """The outputs, with None for each that only running can tell."""
+    return [None if any(value is None for value in column) else column for column in columns]
+
+
+def _known_when(causes: Sequence[str], live: LiveGraph, checked: Checked) -> str:
+    """``known only when #7 is drawn``: what has to run before more can be said."""
+    kinds = {
+        kind for each in causes for kind in checked.classes[live.get_node(each)["class_type"]].return_types
+    }
+    one = len(causes) == 1
+    verb = (
+        ("is drawn" if one else "are drawn")
+        if kinds & {"IMAGE", "LATENT"}
+        else "has run"
+        if one
+        else "have run"
     )
-    return list(columns[:count])
+    return f"known only when {' and '.join(f'#{each}' for each in causes)} {verb}"
 
 
 def _describes(facts: ClassFacts) -> bool:

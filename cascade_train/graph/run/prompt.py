@@ -81,7 +81,7 @@ class LiveGraph:
         while pending:
             here = pending.pop(0)
             value = self.get_node(here).get("inputs", {}).get(name)
-            if isinstance(value, str) and text in value:
+            if (isinstance(value, str) and text in value) or (type(value) is int and str(value) == text):
                 return f" See {self.title(here)} (#{here}): {name} = {short(value)}."
             sources = [source for _, source, _ in self.links(here) if self.has_node(source)]
             pending += [source for source in dict.fromkeys(sources) if source not in seen]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cascade_train.graph.check.problems import one_line
+from cascade_train.graph.file.document import GROUP_NODE
 from cascade_train.graph.show.summary import NodeView
 
 MOST_RAILS = 12
@@ -47,7 +48,8 @@ def draw_graph(nodes: Sequence[NodeView], width: int | None = 100) -> list[str]:
 def _title(node: NodeView) -> str:
     title = one_line(node.title)
     kind = "" if node.class_type == node.title else f"  {one_line(node.class_type)}"
-    return f"{title} ({one_line(node.id)}){kind}{'' if node.known else '  [unknown here]'}"
+    mark = "[group node]" if node.class_type.startswith(GROUP_NODE) else "[unknown here]"
+    return f"{title} ({one_line(node.id)}){kind}{'' if node.known else f'  {mark}'}"
 
 
 def _details(node: NodeView, titles: dict[str, str], width: int | None) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from cascade_train.graph.check.schema import Schema
 from cascade_train.graph.file.api import Prompt, is_link, links_of, title_of, unwrapped
 from cascade_train.graph.file.convert import to_prompt
-from cascade_train.graph.file.document import MUTED, parse_document
+from cascade_train.graph.file.document import GROUP_NODE, MUTED, parse_document
 from cascade_train.graph.file.load import is_api
 from cascade_train.graph.file.wires import Wiring
 
@@ -29,13 +29,15 @@ class NodeView:
 
 @dataclass(frozen=True)
 class Summary:
-    """A whole workflow. ``left_out`` is (id, title, why) of nodes that do not run; ``notes`` their texts."""
+    """A whole workflow. ``left_out`` is (id, title, why) of nodes that do not run; ``notes`` their texts;
+    ``groups`` is (type, the types inside) of each group node, which has to be unpacked before it can run."""
 
     form: str
     nodes: tuple[NodeView, ...]
     subgraphs: tuple[str, ...] = ()
     left_out: tuple[tuple[str, str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The summary as a JSON object."""
@@ -48,11 +50,11 @@ def summary_of(workflow: dict[str, Any], object_info: Mapping[str, Schema]) -> S
     Raises:
         CascadeError: the workflow is damaged.
     """
-    prompt = to_prompt(workflow, object_info)
+    prompt = to_prompt(workflow, object_info, group_nodes=True)
     nodes = tuple(_view(key, prompt[key], prompt, object_info) for key in _in_order(prompt))
     if is_api(workflow):
         return Summary("API prompt", nodes)
-    wiring = Wiring(parse_document(workflow), object_info)
+    wiring = Wiring(parse_document(workflow, group_nodes=True), object_info)
     left_out, notes = [], []
     for scope, node in wiring.nodes():
         if not node.active:
@@ -68,7 +70,26 @@ def summary_of(workflow: dict[str, Any], object_info: Mapping[str, Schema]) -> S
         names,
         tuple(left_out),
         tuple(notes),
+        _groups(workflow, [node.class_type for node in nodes]),
     )
+
+
+def _groups(workflow: Mapping[str, Any], types: list[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What the file says is inside each group node that is used."""
+    extra = workflow.get("extra")
+    saved = extra.get("groupNodes") if isinstance(extra, Mapping) else None
+    saved = saved if isinstance(saved, Mapping) else {}
+    found = []
+    for kind in dict.fromkeys(each for each in types if each.startswith(GROUP_NODE)):
+        entry = saved.get(kind[len(GROUP_NODE[0]) :])
+        inner = entry.get("nodes") if isinstance(entry, Mapping) else None
+        names = (
+            [str(node.get("type")) for node in inner if isinstance(node, Mapping)]
+            if isinstance(inner, list)
+            else []
+        )
+        found.append((kind, tuple(names)))
+    return tuple(found)
 
 
 def _view(key: str, node: Mapping[str, Any], prompt: Prompt, object_info: Mapping[str, Schema]) -> NodeView:
