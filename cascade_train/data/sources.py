@@ -59,7 +59,7 @@ def folder_dataset(path: str, *, recursive: bool, host: Host, ending: str = "") 
 def folder_state(path: str, recursive: bool, host: Host) -> str:
     """A text that changes when anything in the folder does; cheap (names, sizes and times only)."""
     root = host.folders.resolve_read(path, "picture folder")
-    return folder_stamp(root, recursive, host.folders.link_roots())
+    return folder_stamp(root, recursive, links=host.folders.link_roots())
 
 
 def picture_ending(text: str) -> str:

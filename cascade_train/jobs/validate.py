@@ -43,6 +43,7 @@ def validate(
         CascadeError: neither a run nor models, or both; a size that the models cannot draw.
     """
     if run is not None:
+        check_own(Path(run.folder))
         title = title or f"step {run.step}"
     drawing = drawing_of(prompts, host, run=run, models=models, strength=strength)
     pixels = agreed(drawing.read() if host.rank == 0 else None, host)
@@ -80,7 +81,6 @@ def _rounded(pictures: Tensor) -> np.ndarray:
 def _keep(path: Path, grid: Image.Image, host: Host) -> None:
     if path.exists():
         return
-    check_own(path.parent.parent)
     try:
         write_with(path, lambda beside: grid.save(beside, format="PNG"))
     except OSError as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +16,21 @@ from cascade_train.host.base import Host
 T = TypeVar("T")
 
 
+@contextmanager
+def _talking() -> Iterator[None]:
+    """Around each exchange: the end of another process, which the library tells in words of sockets, in
+    plain ones."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error)
+        if not any(word in said for word in ("gloo", "NCCL", "onnection", "Broken pipe")):
+            raise
+        raise CascadeError(
+            "another process that works with this one has ended", fix="It says why; run again to go on"
+        ) from error
+
+
 def sum_gradients(parameters: Iterable[nn.Parameter], host: Host) -> None:
     """Replace each gradient by its sum over all processes; a missing one counts as zeros."""
     if host.world_size == 1:
@@ -24,7 +40,8 @@ def sum_gradients(parameters: Iterable[nn.Parameter], host: Host) -> None:
         if value.grad is None:
             value.grad = torch.zeros_like(value)
     flat = torch.cat([value.grad.flatten() for value in values if value.grad is not None])
-    torch.distributed.all_reduce(flat)
+    with _talking():
+        torch.distributed.all_reduce(flat)
     start = 0
     for value in values:
         assert value.grad is not None
@@ -36,7 +53,8 @@ def share_buffers(buffers: Iterable[Tensor], host: Host) -> None:
     """Give every process the running statistics of rank 0, so that all go on from the same state."""
     if host.world_size > 1:
         for buffer in buffers:
-            torch.distributed.broadcast(buffer, src=0)
+            with _talking():
+                torch.distributed.broadcast(buffer, src=0)
 
 
 def check_interrupt(host: Host) -> None:
@@ -53,7 +71,10 @@ def check_interrupt(host: Host) -> None:
         host.check_interrupt()
     except BaseException as exception:
         stopped = exception
-    with torch.inference_mode(False):  # torch's threads may not write to a tensor that was made under it
+    with (
+        _talking(),
+        torch.inference_mode(False),
+    ):  # torch's threads may not write to a tensor that was made under it
         count = torch.tensor([0 if stopped is None else 1], device=host.device)
         torch.distributed.all_reduce(count)
     if stopped is not None:
@@ -67,7 +88,7 @@ def agreed(value: T, host: Host) -> T:
     if host.world_size == 1:
         return value
     told = [value]
-    with torch.inference_mode(False):
+    with _talking(), torch.inference_mode(False):
         torch.distributed.broadcast_object_list(told, src=0, device=torch.device(host.device))
     return told[0]
 
@@ -113,7 +134,8 @@ def _is_stop(exception: BaseException | None) -> bool:
 def wait(host: Host) -> None:
     """Return once every process has come here."""
     if host.world_size > 1:
-        torch.distributed.barrier()
+        with _talking():
+            torch.distributed.barrier()
 
 
 def gather_rows(rows: Tensor, host: Host) -> Tensor:
@@ -136,6 +158,6 @@ def leave() -> None:
 def _everyones(value: T, host: Host) -> list[T]:
     """The ``value`` of each process, in the order of ranks."""
     everyone: list[Any] = [None] * host.world_size
-    with torch.inference_mode(False):
+    with _talking(), torch.inference_mode(False):
         torch.distributed.all_gather_object(everyone, value)
     return everyone

@@ -33,7 +33,8 @@ def call(host: HeadlessHost) -> Any:
         wanted = {**inputs["required"], **inputs.get("optional", {})}
         assert set(given) <= set(wanted), set(given) - set(wanted)
         defaults = {name: spec[1]["default"] for name, spec in wanted.items() if "default" in spec[1]}
-        return getattr(cls(), cls.FUNCTION)(**{**defaults, **given})
+        answer = getattr(cls(), cls.FUNCTION)(**{**defaults, **given})
+        return answer["result"] if isinstance(answer, dict) else answer  # an output node's has a picture too
 
     run.classes = classes  # type: ignore[attr-defined]
     return run

@@ -106,8 +106,8 @@ def test_only_links_have_not_a_picture_and_the_error_says_why(linked: Path) -> N
 
 def test_a_stamp_knows_what_is_followed(linked: Path) -> None:
     roots = host_of(linked).folders.link_roots()
-    assert folder_stamp(linked / "set", True, roots) != folder_stamp(linked / "set", True, None)
-    assert folder_stamp(linked / "set", True, roots) == folder_stamp(linked / "set", True, roots)
+    assert folder_stamp(linked / "set", True, links=roots) != folder_stamp(linked / "set", True, links=None)
+    assert folder_stamp(linked / "set", True, links=roots) == folder_stamp(linked / "set", True, links=roots)
 
 
 def test_pictures_behind_links_are_left_out_of_load_pictures(linked: Path) -> None:

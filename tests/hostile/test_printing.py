@@ -78,8 +78,8 @@ def test_commands_over_an_evil_workflow(tmp_path: Path) -> None:
     for words in (("validate",), ("validate", "--json"), ("inspect",), ("inspect", "--values"), ("run",)):
         code, said = call(tmp_path, *words[:1], "evil.json", *words[1:])
         assert said and code in (0, 2)
-    for words in (("run", "evil.json", "--set", f"1.value={EVIL[:6]}"), ("validate", f"{EVIL[:6]}.json")):
-        assert call(tmp_path, *words)[0] == 2
+    for wrong in (("run", "evil.json", "--set", f"1.value={EVIL[:6]}"), ("validate", f"{EVIL[:6]}.json")):
+        assert call(tmp_path, *wrong)[0] == 2
 
 
 def test_a_run_of_what_is_right_prints_plainly(tmp_path: Path) -> None:

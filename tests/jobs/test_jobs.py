@@ -169,7 +169,7 @@ def test_a_stop_tells_what_was_saved_and_where(start: Position, seen: HeadlessHo
             self.told: list[str] = []
 
         def progress(self, done: int, total: int, text: str, preview: Image.Image | None) -> None:
-            if done == 2:
+            if done == 1:  # which is always told
                 seen.stop()
 
         def tell(self, text: str) -> None:

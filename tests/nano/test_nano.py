@@ -61,8 +61,8 @@ def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
         losses = [row["loss"] for row in run.metrics(position)]
         assert len(losses) == 9 and all(math.isfinite(loss) for loss in losses)
         assert sum(losses[-3:]) < sum(losses[:3]), stage
-    before = [(tmp_path / "parts" / "tiny" / number / "stage_c.safetensors").read_bytes() for number in "34"]
-    assert len({*before, (made.folder / "stage_c.safetensors").read_bytes()}) == 3
+    weights = [(tmp_path / "parts" / "tiny" / number / "stage_c.safetensors").read_bytes() for number in "34"]
+    assert len({*weights, (made.folder / "stage_c.safetensors").read_bytes()}) == 3
     models = library.models_in(made.folder, name="tiny")
     assert {file.part for file in models.parts} == {
         "compressor",

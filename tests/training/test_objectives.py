@@ -165,7 +165,7 @@ def test_pictures_in_a_folder_are_trained_on(studio: ModuleType, models: ModelsS
         size = (90, 70) if number % 2 else (130, 64)
         pixels = source.integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{number}.png")
-        (folder / f"{number}.txt").write_text(f"a red circle number {number}", encoding="utf-8")
+        (folder / f"{number}.txt").write_text(f"a [concept] circle number {number}", encoding="utf-8")
     host = studio.CountingHost(tmp_path)
     described = folder_source(folder, True, host.folders.cache / "index")
     buckets = BucketSpec(ratios=("1/1", "1/2"), crops=2)

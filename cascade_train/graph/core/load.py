@@ -161,7 +161,7 @@ def _check_frames(name: str, count: int, pixels: int) -> None:
 
 def _opened(host: Host, path: Path) -> Image.Image:
     """The picture, decoded; one whose end is missing is loaded as far as it goes, with a warning."""
-    from PIL import ImageFile, UnidentifiedImageError
+    from PIL import Image, ImageFile, UnidentifiedImageError
 
     try:
         picture = open_raster(path)
