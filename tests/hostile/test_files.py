@@ -195,3 +195,46 @@ def test_nothing_was_left_outside(place: Path) -> None:
     call(place, "validate", write(place, "CascadeWebDataset", shards="hugefirst.tar"))
     assert {path.name for path in place.parent.iterdir()} == before
     assert {path.name for path in place.iterdir()} <= {"input", "made.json", "output"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the fake is a shell script")
+def test_postscript_named_as_a_picture_starts_nothing(place: Path) -> None:
+    bin_ = place / "bin"
+    bin_.mkdir()
+    fake = bin_ / "gs"
+    fake.write_text(f"#!/bin/sh\necho started >> {place}/started\n", encoding="utf-8")
+    fake.chmod(0o755)
+    (place / "input" / "epsset").mkdir()
+    for name in ("eps_renamed.png", "eps_endless.png"):
+        shutil.copy(FILES / name, place / "input" / "epsset")
+        shutil.copy(FILES / name, place / "input")
+    path = os.environ["PATH"]
+    os.environ["PATH"] = f"{bin_}{os.pathsep}{path}"
+    try:
+        code, said = call(place, "run", str(FILES / "tt_epsset.json"), limit=False)
+        assert code != 0 and "eps_renamed.png" in said, said
+        prompt = {
+            "1": {"class_type": "LoadImage", "inputs": {"image": "eps_renamed.png"}},
+            "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
+        }
+        (place / "load.json").write_text(json.dumps(prompt), encoding="utf-8")
+        assert call(place, "run", "load.json", limit=False)[0] == 1
+    finally:
+        os.environ["PATH"] = path
+    assert not (place / "started").exists()
+
+
+def test_an_index_beside_a_tar_that_never_ends(place: Path) -> None:
+    (place / "input" / "t").mkdir()
+    for name in ("ix_count.tar", "ix_count.tar.index"):
+        shutil.copy(FILES / name, place / "input" / "t")
+    code, said = call(place, "run", str(FILES / "tt_ix_count.json"), limit=False)
+    assert code == 0 and "6 samples" in said, said
+
+
+def test_a_member_that_claims_two_to_the_62_bytes(place: Path) -> None:
+    shutil.copy(FILES / "hugefirst.tar", place / "input")
+    code, said = call(place, "dataset", "inspect", "input/hugefirst.tar", "--nano", limit=False)
+    assert code == 0 and "0 samples" in said and "claims 12089258196146291747" in said and "a.png" in said, (
+        said
+    )
