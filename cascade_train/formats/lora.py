@@ -174,7 +174,13 @@ def write_peft(
     metadata: Mapping[str, str] | None = None,
     check: Callable[[], object] = nothing,
 ) -> None:
-    """Write ``lora`` as a folder that ``peft.PeftModel.from_pretrained(StableCascadeUNet, folder)`` reads."""
+    """Write ``lora`` as a folder that ``peft.PeftModel.from_pretrained(StableCascadeUNet, folder)`` reads.
+
+    Raises:
+        CascadeError: there is a file of that name, or the folder cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise CascadeError(f"{folder.name} is a file", where=str(folder), fix="Choose another filename")
     tensors = {
         f"base_model.model.{key.replace(MAGNITUDE, '.lora_magnitude_vector')}": value.to(precision)
         for key, value in lora.tensors.items()

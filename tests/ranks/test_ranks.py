@@ -264,6 +264,7 @@ def test_a_failure_of_one_alone_ends_what_it_would_do_and_hangs_nobody(tmp_path:
     assert (code, other) == (1, 1), err
     assert "another process that works with this one has ended" in err and "gloo" not in err
     states = {node["id"]: node["state"] for node in report(out)["nodes"]}
+    assert "taken is a file" in next(node["error"] for node in report(out)["nodes"] if node["id"] == "11")
     assert (states["10"], states["11"], states["8"]) == ("ran", "failed", "skipped")
 
 
