@@ -30,13 +30,16 @@ def turned() -> dict[str, bytes]:
     exif[0x0112] = 6
     out = {}
     for name, options in (
-        ("xmp6.jpg", {"quality": 95, "xmp": XMP}),
+        ("xmp6.jpg", {"quality": 95}),
         ("tiff6.tiff", {"exif": exif}),
         ("exif6.jpg", {"quality": 95, "exif": exif}),
     ):
         data = io.BytesIO()
         base.save(data, "TIFF" if name.endswith("tiff") else "JPEG", **options)
         out[name] = data.getvalue()
+    content = b"http://ns.adobe.com/xap/1.0/\0" + XMP
+    jpeg = out["xmp6.jpg"]
+    out["xmp6.jpg"] = jpeg[:20] + b"\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content + jpeg[20:]
     return out
 
 
