@@ -47,7 +47,7 @@ def _exif(image: Image.Image) -> Any:
 
 
 def _jpeg_xmp(image: Image.Image) -> int:
-    """What a JPEG's XMP says, which Pillow reads itself from 11.2 on; 0 where it says nothing."""
+    """What a JPEG's XMP says, which later versions of Pillow read themselves; 0 where it says nothing."""
     for marker, content in getattr(image, "applist", ()):
         if marker == "APP1" and content.startswith(_XMP):
             found = _XMP_SAYS.search(content)

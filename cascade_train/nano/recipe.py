@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,14 +14,13 @@ from cascade_train.training.spec import FullTarget, OptimizerSpec, RunSpec
 INIT = init.NAME
 """Its import is what makes the name known where these specs go, in processes of their own too."""
 
-Stage = Literal["stage_a", "compressor", "stage_b", "stage_c", "stage_c_several", "stage_c_threes"]
+Stage = Literal["stage_a", "compressor", "stage_b", "stage_c", "stage_c_several"]
 
 PHASES: tuple[tuple[Stage, ...], ...] = (
     ("stage_a", "compressor"),
     ("stage_b",),
     ("stage_c",),
     ("stage_c_several",),
-    ("stage_c_threes",),
 )
 """Stages of one phase need nothing of each other and train side by side; their batch norms want whole
 batches. One that is alone in its phase shares its batch among processes."""
@@ -33,7 +31,6 @@ RESULT_PARTS: dict[Stage, tuple[str, ...]] = {
     "stage_b": ("stage_b",),
     "stage_c": ("stage_c",),
     "stage_c_several": ("stage_c",),
-    "stage_c_threes": ("stage_c",),
 }
 """The parts that each stage's run makes."""
 
@@ -53,7 +50,7 @@ class Recipe:
     ``blocks_c`` are blocks of (steps, learning rate) of Stage C's run; 0 is the schedule, which spans
     ``steps_c``. Shape is what is learnt last, and needs more steps than the schedule gives it. Empty: the
     schedule to its end. ``steps_several`` is how long Stage C goes on after that, on more pictures of
-    several shapes, and ``steps_threes`` how long on pictures of which half show three.
+    several shapes.
     """
 
     name: str = "full"
@@ -77,7 +74,6 @@ class Recipe:
         (800, 5e-5),
     )
     steps_several: int = 30000
-    steps_threes: int = 6000
     batch_pictures: int = 16
     batch: int = 32
 
@@ -95,7 +91,6 @@ QUICK = Recipe(
     steps_b=60,
     steps_c=60,
     steps_several=30,
-    steps_threes=30,
     batch_pictures=8,
     batch=16,
 )
@@ -114,7 +109,6 @@ def steps_of(stage: Stage, of: Recipe) -> int:
         "stage_b": of.steps_b,
         "stage_c": of.steps_c,
         "stage_c_several": of.steps_several,
-        "stage_c_threes": of.steps_threes,
     }[stage]
 
 
@@ -132,8 +126,7 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
     the same with empty captions: its condition tells it all. Stage C sees captioned scenes; why it
     starts and is weighted as it is, is told in `nano.init.scaled_copy`, and why the text encoder stays
     as it starts, in `nano.init.balanced_words`. After that it can draw one shape and still gets two and
-    three wrong, so it goes on with pictures of which seven in ten show several; then it still draws four
-    for every sixth three, so it goes on with pictures of which half show three.
+    three wrong, so it goes on with pictures of which seven in ten show several.
     """
     total = steps_of(stage, of)
     warm = min(100, total // 5)
@@ -179,9 +172,11 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
     return RunSpec(
         models=models,
         seed=of.seed,
-        dataset=_CAPTIONED[stage](of),
+        dataset=_world("captioned", of.seed + 2, of.captions) if first else _more_of_several(of),
         target=FullTarget(part="stage_c", init=INIT, config=of.config) if first else FullTarget("stage_c"),
-        optimizer=OptimizerSpec(learning_rate=_RATES_C[stage], schedule="cosine", warmup=warm, ema=0.999),
+        optimizer=OptimizerSpec(
+            learning_rate=2e-3 if first else 8e-4, schedule="cosine", warmup=warm, ema=0.999
+        ),
         batch_size=of.batch,
         total_steps=total,
         caption_dropout=0.1,
@@ -195,36 +190,15 @@ def _world(kind: str, seed: int, count: int) -> Dataset:
     return Dataset(sources=(WeightedSource(WorldSource(kind, seed, count)),), buckets=_WHOLE, cache=_CACHE)
 
 
-def _captioned(of: Recipe) -> Dataset:
-    return _world("captioned", of.seed + 2, of.captions)
-
-
 def _more_of_several(of: Recipe) -> Dataset:
     """Pictures that Stage C has not seen: half as the captioned world has them, half of several shapes."""
     usual = WorldSource("captioned", of.seed + 3, of.captions // 2)
     several = WorldSource("several", of.seed + 4, of.captions)
-    return _both(usual, several, 0.5)
-
-
-def _more_of_threes(of: Recipe) -> Dataset:
-    """Again unseen: two in five as the captioned world has them, the others mostly of three shapes."""
-    usual = WorldSource("captioned", of.seed + 5, of.captions // 3)
-    threes = WorldSource("threes", of.seed + 6, of.captions * 2 // 3)
-    return _both(usual, threes, 0.6)
-
-
-def _both(usual: WorldSource, rare: WorldSource, share: float) -> Dataset:
-    sources = (WeightedSource(usual, share=round(1 - share, 6)), WeightedSource(rare, share=share))
-    return Dataset(sources=sources, buckets=_WHOLE, cache=_CACHE)
-
-
-_CAPTIONED: dict[Stage, Callable[[Recipe], Dataset]] = {
-    "stage_c": _captioned,
-    "stage_c_several": _more_of_several,
-    "stage_c_threes": _more_of_threes,
-}
-_RATES_C: dict[Stage, float] = {"stage_c": 2e-3, "stage_c_several": 8e-4, "stage_c_threes": 6e-4}
-"""The highest learning rate of Stage C's runs."""
+    return Dataset(
+        sources=(WeightedSource(usual, share=0.5), WeightedSource(several, share=0.5)),
+        buckets=_WHOLE,
+        cache=_CACHE,
+    )
 
 
 _WHOLE = BucketSpec(crop="center")

@@ -1,12 +1,11 @@
 """The procedural world of the nano models: captioned pictures of simple shapes, free of rights.
 
-Every picture is a pure function of (kind, seed, index). Five kinds:
+Every picture is a pure function of (kind, seed, index). Four kinds:
 
 - ``captioned``: one to three equal shapes with a caption that names them. One in ten combinations of
   (shape, colour, background) is never drawn, so that models can be tested on what they were not shown.
 - ``held-out``: the same, drawn from exactly those combinations.
 - ``several``: what ``captioned`` draws when it is two or three shapes, which take longest to learn.
-- ``threes``: the same, three out of four of them three shapes, which are learnt last.
 - ``rich``: half captioned scenes, half gradients, patterns, overlapping polygons, thin strokes and
   text-like marks, so that the picture decoders can draw what Stage C was never told of.
 
@@ -61,14 +60,10 @@ PLACES: dict[str, tuple[int, int]] = {
     "bottom right": (1, 1),
 }
 COUNTS = {1: "a", 2: "two", 3: "three"}
-KINDS = ("captioned", "held-out", "rich", "several", "threes")
-"""Append only: a picture's random numbers begin with its kind's number."""
-SCENES = ("captioned", "held-out", "several", "threes")
+KINDS = ("captioned", "held-out", "rich", "several")
+SCENES = ("captioned", "held-out", "several")
 """The kinds of which every picture is a captioned scene."""
-COUNT_CHANCES: dict[str, tuple[float, float, float]] = {
-    "several": (0.0, 0.5, 0.5),
-    "threes": (0.0, 0.25, 0.75),
-}
+COUNT_CHANCES: dict[str, tuple[float, float, float]] = {"several": (0.0, 0.5, 0.5)}
 """How often one, two and three shapes are drawn, by kind, where it is not `USUAL_COUNTS`."""
 USUAL_COUNTS = (0.6, 0.2, 0.2)
 HELD_OUT_SHARE = 10
@@ -122,7 +117,7 @@ class Wanted:
 
 
 def held_out(shape: str, colour: str, background: str) -> bool:
-    """Whether training's kinds never draw this combination. The same on every machine."""
+    """Whether ``captioned`` and ``several`` never draw this combination. The same on every machine."""
     name = f"{shape}|{colour}|{background}".encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:4], "big") % HELD_OUT_SHARE == 0
 

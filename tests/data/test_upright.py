@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
