@@ -13,10 +13,12 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 from cascade_train import __version__
 from cascade_train.commands.printing import printed
 from cascade_train.errors import STOPPED, CascadeError, Interrupted, plain
+from cascade_train.host.leaving import exit_with
 
 COMMANDS = ("run", "validate", "convert", "inspect", "nodes", "runs", "dataset", "cache", "nano")
 """In the order of ``cascade-train --help``."""
@@ -36,6 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             )  # a console that cannot show a sign must not end a run
     with printed():
         return _called(list(sys.argv[1:] if argv is None else argv))
+
+
+def command() -> NoReturn:
+    """The program itself: `main` with the words of the command line; ends the process with its exit code.
+
+    At once: with torch loaded the interpreter takes seconds to clear away what the system frees anyway, and
+    a person who has pressed Ctrl-C waits for that.
+    """
+    exit_with(main())
 
 
 def _called(words: list[str]) -> int:
@@ -107,4 +118,4 @@ def _sentence(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

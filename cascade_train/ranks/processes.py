@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 from cascade_train.errors import STOPPED, CascadeError
 from cascade_train.host import place
 from cascade_train.host.base import Host
+from cascade_train.host.leaving import exit_with
 
 Work = Callable[..., "int | None"]
 """What a process does, importable by its name; it returns the process's exit code (None: 0)."""
@@ -101,11 +101,11 @@ def joined(host: Host) -> Iterator[None]:
 
 def _member(rank: int, count: int, port: int, work: Work, args: tuple[Any, ...]) -> None:
     place.take(rank, count, port)
-    sys.exit(work(*args))
+    exit_with(work(*args) or 0)
 
 
 def _alone(work: Work, args: tuple[Any, ...]) -> None:
-    sys.exit(work(*args))
+    exit_with(work(*args) or 0)
 
 
 def _started(target: Callable[..., None], *args: Any) -> Any:

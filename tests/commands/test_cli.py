@@ -231,3 +231,24 @@ def test_what_a_class_itself_refuses_is_a_problem_too() -> None:
     found = checked(prompt, Classes({"Even": Even}), None)
     assert isinstance(found, Wrong)
     assert [str(problem) for problem in found.problems] == ["Even (id 3): count = 3 is refused: 3 is odd."]
+
+
+def test_a_command_ends_without_the_interpreter_taking_itself_apart(tmp_path: Path) -> None:
+    """With torch loaded that takes seconds, which a person who has pressed Ctrl-C would wait for."""
+    code = (
+        "import atexit, sys\n"
+        "class Kept:\n"
+        "    def __del__(self): print('taken apart', flush=True)\n"
+        "kept = Kept()\n"
+        "atexit.register(print, 'registered')\n"
+        "from cascade_train import cli\n"
+        "cli.command()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "validate", "missing.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert (done.returncode, done.stdout) == (2, "registered\n") and "missing.json" in done.stderr
