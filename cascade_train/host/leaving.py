@@ -12,8 +12,8 @@ from typing import NoReturn
 
 def exit_with(code: int) -> NoReturn:
     """End this process with ``code`` after what was registered for its end, and before the interpreter takes
-    itself apart, which with torch loaded takes seconds. For processes that are ours alone: their work is over,
-    with its files written and its threads joined.
+    itself apart, which with torch loaded takes seconds. For processes that are ours alone and whose files are
+    written.
     """
     # as multiprocessing ends its own: waits for threads, ends child processes, removes temporary folders
     threading._shutdown()  # type: ignore[attr-defined]

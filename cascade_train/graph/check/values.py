@@ -87,12 +87,15 @@ def from_text(entry: Input, text: str) -> Any:
 
 
 def in_its_type(entry: Input, value: Any) -> Any:
-    """``value`` as the node gets it: ``"3"`` is 3 for an INT, and 3 is ``"3"`` for a STRING.
+    """``value`` as the node gets it: ``"3"`` is 3 for an INT, 3 is ``"3"`` for a STRING, and a file's name of
+    another system (``sub\\x`` for ``sub/x``) is the choice that it means.
 
     Raises:
         ValueError, TypeError, OverflowError: it cannot be converted; `value_problem` says so in words.
     """
     target = _TYPES.get(entry.type)
+    if entry.type == "COMBO" and entry.choices:
+        return _chosen(unwrapped(value), entry.choices)
     if target is None:
         return value
     plain = unwrapped(value)
@@ -176,7 +179,7 @@ def _choice(entry: Input, value: Any, hint: bool) -> Finding | None:
     if choices is None:
         return None
     picked = value if isinstance(value, list) and entry.options.get("multiselect") else [value]
-    wrong = [one for one in picked if not _among(one, choices)]
+    wrong = [one for one in picked if not _among(_chosen(one, choices), choices)]
     if not wrong:
         return None
     if not choices:
@@ -191,6 +194,18 @@ def _choice(entry: Input, value: Any, hint: bool) -> Finding | None:
 def _among(value: Any, choices: tuple[Any, ...]) -> bool:
     """Membership by value and kind: True is not 1."""
     return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
+
+
+def _chosen(value: Any, choices: tuple[Any, ...]) -> Any:
+    """The choice that ``value`` means (each of a list): itself, or the one that differs only in the system's
+    sign between folders. A workflow that was saved on Windows names ``sub\\x.safetensors``."""
+    if isinstance(value, list):
+        return [_chosen(one, choices) for one in value]
+    if not isinstance(value, str) or not ("/" in value or "\\" in value) or value in choices:
+        return value
+    wanted = value.replace("\\", "/")
+    alike = (one for one in choices if isinstance(one, str) and one.replace("\\", "/") == wanted)
+    return next(alike, value)
 
 
 def _path(entry: Input, value: Any, host: Host) -> Finding | None:

@@ -11,6 +11,7 @@ import pytest
 from cascade_train.graph.check.checked import Wrong, checked
 from cascade_train.graph.check.classes import Classes, object_info
 from cascade_train.graph.check.problems import Problem
+from cascade_train.graph.check.refused import in_their_types
 from cascade_train.graph.core.registry import node_classes
 from cascade_train.host.headless import HeadlessHost, headless_folders
 
@@ -293,3 +294,41 @@ def test_two_hundred_nodes_are_checked_without_the_heavy_libraries(tmp_path: Pat
     assert done.returncode == 2, done.stderr
     assert "800 problems" in done.stdout or "801 problems" in done.stdout
     assert list(tmp_path.iterdir()) == [path], "checking writes nothing"
+
+
+def test_a_file_chosen_on_another_system_is_the_same_file() -> None:
+    """Every list of files, of core's and other packs' nodes too: the check takes the value, and the node gets
+    the choice that is there."""
+
+    class Lists:
+        RETURN_TYPES = ()
+        OUTPUT_NODE = True
+
+        @classmethod
+        def INPUT_TYPES(cls) -> dict[str, Any]:
+            return {
+                "required": {
+                    "lora_name": (["sub/x.safetensors", "y.safetensors", "a\\b"],),
+                    "from_windows": (["sub\\x.safetensors", "sub\\deep\\z.pt"],),
+                    "several": ("COMBO", {"options": ["sub/x", "sub/y"], "multiselect": True}),
+                }
+            }
+
+    chosen: dict[str, Any] = {
+        "lora_name": "sub\\x.safetensors",
+        "from_windows": "sub/deep/z.pt",
+        "several": {"__value__": ["sub\\y", "sub/x"]},
+    }
+    prompt: dict[str, Any] = {"1": {"class_type": "Lists", "inputs": chosen}}
+    assert lines(prompt, object_info({"Lists": Lists}), None) == []
+    typed, wrong = in_their_types(prompt, Classes({"Lists": Lists}), ["1"])
+    assert not wrong and typed["1"]["inputs"] == {
+        "lora_name": "sub/x.safetensors",
+        "from_windows": "sub\\deep\\z.pt",
+        "several": ["sub/y", "sub/x"],
+    }
+    for value in ("sub\\missing", "x.safetensors", "SUB\\x.safetensors"):
+        chosen["lora_name"] = value
+        assert len(lines(prompt, object_info({"Lists": Lists}), None)) == 1
+    chosen["lora_name"] = "a\\b"
+    assert in_their_types(prompt, Classes({"Lists": Lists}), ["1"])[0]["1"]["inputs"]["lora_name"] == "a\\b"
