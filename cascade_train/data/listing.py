@@ -9,7 +9,7 @@ from typing import Any
 from cascade_train.data.arrivals import Arrival, LeftOut
 from cascade_train.data.dataset import OpenDataset
 from cascade_train.data.entry import printable
-from cascade_train.data.names import key_of
+from cascade_train.data.names import composed, key_of
 from cascade_train.data.report import Report
 from cascade_train.data.stream import OpenStream
 from cascade_train.data.survey import survey
@@ -19,7 +19,7 @@ from cascade_train.host.progress import Progress
 @dataclass(frozen=True)
 class Listed:
     """A sample: its source and key, upright size and bucket in pixels, and all its captions before one is
-    drawn."""
+    drawn. Keys are shown with composed accents (NFC), whichever way the disk has them."""
 
     key: str
     width: int
@@ -29,12 +29,12 @@ class Listed:
 
     def line(self) -> str:
         said = " | ".join(printable(caption) for caption in self.captions)
-        return f"{self.key}  {self.width}×{self.height}  bucket {_size(self.bucket)}  {said}"
+        return f"{composed(self.key)}  {self.width}×{self.height}  bucket {_size(self.bucket)}  {said}"
 
     def data(self) -> dict[str, Any]:
         """As JSON values; the bucket as ``width×height`` is written in settings, ``768x896``."""
         return {
-            "key": self.key,
+            "key": composed(self.key),
             "width": self.width,
             "height": self.height,
             "bucket": f"{self.bucket[0]}x{self.bucket[1]}",

@@ -150,7 +150,12 @@ def test_pressing_stop_keeps_every_step(
 def test_stop_signal_of_the_terminal_is_as_good(
     models_folder: Path, studio: ModuleType, models: ModelsSpec, tmp_path: Path
 ) -> None:
-    child = process(tmp_path, models_folder, "stage_a", 10_000, pause=0.02)
+    # a shell has what it runs in the background ignore this signal, and so their children
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        child = process(tmp_path, models_folder, "stage_a", 10_000, pause=0.02)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert child.stdout is not None
     for line in child.stdout:
         if line.startswith("step 4"):
