@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def local(default: Any = dataclasses.MISSING) -> Any:
@@ -69,8 +69,13 @@ def digest(value: Any, length: int = 32) -> str:
 
 def file_digest(path: Path) -> str:
     """The SHA-256 of the file ``path``, 64 hex digits; OSError when it cannot be read."""
-    hasher = hashlib.sha256()
     with path.open("rb") as handle:
-        while block := handle.read(1 << 20):
-            hasher.update(block)
+        return stream_digest(handle)
+
+
+def stream_digest(handle: BinaryIO) -> str:
+    """The SHA-256 of an open file from where it stands to its end, 64 hex digits."""
+    hasher = hashlib.sha256()
+    while block := handle.read(1 << 20):
+        hasher.update(block)
     return hasher.hexdigest()

@@ -147,12 +147,17 @@ def check_own(folder: Path) -> None:
     for place in (folder, folder / "checkpoints"):
         for path in (str(place), *_links_in(place)):
             real = os.path.realpath(path)
-            if real != home and not real.startswith(home.rstrip(os.sep) + os.sep):
+            if not lies_below(real, home):
                 raise CascadeError(
                     f"'{path}' is a link that leads to '{real}': nothing is written through it",
                     where=str(folder),
                     fix="Remove the link; to keep runs elsewhere, choose another output folder",
                 )
+
+
+def lies_below(real: str, root: str) -> bool:
+    """Whether the real path ``real`` is the real folder ``root`` or lies below it."""
+    return real == root or real.startswith(root.rstrip(os.sep) + os.sep)
 
 
 def _links_in(folder: Path) -> list[str]:

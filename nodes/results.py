@@ -181,7 +181,7 @@ class ExportRun(CascadeNode):
         return export_stamp(cls.host.folders, filename)
 
     def run(self, run: Any, format: str, filename: str, precision: str) -> dict[str, Any]:
-        from cascade_train.jobs.export import exported
+        from cascade_train.jobs.export import export
 
-        path, lora, files = exported(run, format, filename, precision, self.host)
+        path, lora, files = export(run, format, filename, precision, self.host)
         return {"ui": {"text": [str(file) for file in files]}, "result": (path, lora)}

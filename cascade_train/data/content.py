@@ -13,6 +13,7 @@ import zlib
 from typing import TYPE_CHECKING, BinaryIO
 
 from cascade_train.data.entry import Entry
+from cascade_train.digest import stream_digest
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 EDGE = 4096
 """Bytes read from either end of a file to recognise its content."""
 
-_BLOCK = 1 << 20
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """Of a PNG, by its colour type."""
 
@@ -32,11 +32,8 @@ def whole(data: bytes) -> str:
 
 def whole_of(handle: BinaryIO) -> str:
     """`whole` of an open file, from its beginning to its end."""
-    content = hashlib.sha256()
     handle.seek(0)
-    while block := handle.read(_BLOCK):
-        content.update(block)
-    return content.hexdigest()[:32]
+    return stream_digest(handle)[:32]
 
 
 def ends(data: bytes) -> int:

@@ -20,7 +20,7 @@ from cascade_train.data.names import TABLES, TEXTS, composed, grouped, of_system
 from cascade_train.data.probe import probe
 from cascade_train.data.said import TEXT_LIMIT, Said, metadata_json
 from cascade_train.data.tables import TableRows, beside_table
-from cascade_train.data.unused import HIDDEN, ORPHAN, OTHER, RIVAL, Unused
+from cascade_train.data.unused import HIDDEN, ORPHAN, OTHER, Unused
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
 from cascade_train.rasters import EXTENSIONS
@@ -233,11 +233,7 @@ class _Builder:
         groups = grouped(names, self.ending, self._rows.tells)
         for number in groups.orphans:
             self._unused.add(ORPHAN, printable(names[number]))
-        for number in groups.others:
-            self._unused.add(OTHER, printable(names[number]), split_ending(names[number])[1].lower())
-        for group in groups.samples:
-            for number in group.rivals:
-                self._unused.add(RIVAL, printable(names[number]))
+        self._unused.add_left(groups, names)
         present = {composed(name) for name in names} if self._tables else frozenset()
         out = []
         for group in groups.samples:

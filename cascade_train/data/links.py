@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cascade_train.files import lies_below
+
 Roots = tuple[str, ...] | None
 """The real paths of the folders that links must not lead out of (`Folders.link_roots`); None: they may."""
 
@@ -24,12 +26,8 @@ def leads_outside(entry: os.DirEntry[str], roots: Roots) -> bool:
     junction = getattr(entry, "is_junction", None)
     if not entry.is_symlink() and not (junction is not None and junction()):
         return False
-    return not lies_in(os.path.realpath(entry.path), roots)
-
-
-def lies_in(real: str, roots: Sequence[str]) -> bool:
-    """Whether the real path ``real`` is one of ``roots`` or lies below one."""
-    return any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots)
+    real = os.path.realpath(entry.path)
+    return not any(lies_below(real, root) for root in roots)
 
 
 def told(count: int, names: Sequence[str]) -> str:

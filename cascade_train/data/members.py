@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from cascade_train.data.names import plain
+from cascade_train.data.names import slash_path
 from cascade_train.data.probe import Window
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
@@ -105,7 +105,7 @@ def members(path: Path, progress: Progress = silent) -> list[Member]:
 def _linked(found: list[Member], links: list[tuple[int, str]]) -> list[Member]:
     """``found`` with each link as what it leads to."""
     leads = dict(links)
-    by_name = {plain(member.name): number for number, member in enumerate(found)}
+    by_name = {slash_path(member.name): number for number, member in enumerate(found)}
     for number, _ in links:
         at, seen = number, 0
         while at in leads and seen < _HOPS:
@@ -188,8 +188,8 @@ def _member(
     if info.islnk() or info.issym():
         target = extended.link or info.linkname
         if info.issym():
-            target = posixpath.join(posixpath.dirname(plain(name)), target)
-        return Member(name, data, 0, bad), "" if bad else plain(target), stored
+            target = posixpath.join(posixpath.dirname(slash_path(name)), target)
+        return Member(name, data, 0, bad), "" if bad else slash_path(target), stored
     if not info.isreg():
         return None, "", stored
     if info.type == tarfile.GNUTYPE_SPARSE or extended.sparse:

@@ -48,14 +48,14 @@ def is_picture(name: str) -> bool:
     return split_ending(name)[1].lower().lstrip(".") in _PICTURES
 
 
-def plain(name: str) -> str:
+def slash_path(name: str) -> str:
     """A path that a tar, a table or a workflow names, with ``/`` between folders and no ``./`` in front."""
     return posixpath.normpath(name.replace("\\", "/")) if name else name
 
 
 def key_of(name: str) -> str:
     """The key of a picture, as one printable line."""
-    name = plain(name)
+    name = slash_path(name)
     return printable(split_ending(name)[0] if is_picture(name) else name)
 
 

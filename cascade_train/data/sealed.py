@@ -7,7 +7,6 @@ it is and whatever its format still lets a reader read.
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import secrets
 import shutil
@@ -16,8 +15,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from cascade_train.digest import file_digest
+
 _DIGITS = 24
-_BLOCK = 1 << 20
 LEFT_SECONDS = 3600.0
 """Half-written files that nobody touched for so long were left by a process that was killed."""
 
@@ -61,11 +61,7 @@ def _sound(path: Path, size: int, modified: int, changed: int) -> bool:
 
 
 def _digest(path: Path) -> str:
-    content = hashlib.sha256()
-    with path.open("rb") as handle:
-        while block := handle.read(_BLOCK):
-            content.update(block)
-    return content.hexdigest()[:_DIGITS]
+    return file_digest(path)[:_DIGITS]
 
 
 def sweep(folder: Path) -> None:

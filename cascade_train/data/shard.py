@@ -8,9 +8,9 @@ from pathlib import Path
 
 from cascade_train.data.entry import printable, split_ending
 from cascade_train.data.members import CUT, CUT_BEHIND, DAMAGED, Member, members, read_member
-from cascade_train.data.names import TEXTS, Group, aside, grouped, plain
+from cascade_train.data.names import TEXTS, Group, aside, grouped, slash_path
 from cascade_train.data.said import TEXT_LIMIT, Said
-from cascade_train.data.unused import HIDDEN, OTHER, RIVAL, Unused
+from cascade_train.data.unused import HIDDEN, OTHER, Unused
 from cascade_train.host.progress import Progress, silent
 
 
@@ -53,7 +53,7 @@ def read_shard(path: Path, ending: str = "", progress: Progress = silent) -> Sha
         if not member.name:
             troubles.append(member.bad)
             continue
-        name = plain(member.name)
+        name = slash_path(member.name)
         kind = split_ending(name)[1].lower()
         if aside(name):
             unused.add(HIDDEN, printable(name))
@@ -66,11 +66,7 @@ def read_shard(path: Path, ending: str = "", progress: Progress = silent) -> Sha
     groups = grouped(names, ending)
     if any(files[number].bad == CUT for number in groups.others):
         troubles.append(CUT_BEHIND)
-    for number in groups.others:
-        unused.add(OTHER, printable(names[number]), split_ending(names[number])[1].lower())
-    for group in groups.samples:
-        for number in group.rivals:
-            unused.add(RIVAL, printable(names[number]))
+    unused.add_left(groups, names)
     samples = [(group.picture, _sample(group, files)) for group in groups.samples]
     samples += _partnerless(groups.orphans, names, files)
     samples.sort(key=lambda item: item[0])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_train.data.entry import WRITTEN, printable, split_ending
-from cascade_train.data.names import composed, folded, plain
+from cascade_train.data.names import composed, folded, slash_path
 from cascade_train.data.probe import read_text
 from cascade_train.data.said import TEXT_LIMIT
 
@@ -64,7 +64,7 @@ class TableRows:
             yield f"{which} names a picture ({', '.join(NAME_FIELDS)}); there are: {columns or 'none'}"
 
     def add(self, name: str, values: dict[str, Any]) -> None:
-        name = composed(plain(name))
+        name = composed(slash_path(name))
         self._rows.setdefault(name, []).append(values)
         self._folded.setdefault(folded(name), name)
 

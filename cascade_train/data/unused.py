@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from cascade_train.data.entry import printable, split_ending
+from cascade_train.data.names import Groups
 
 HIDDEN = "hidden, or made by an operating system"
 ORPHAN = "text without a picture"
@@ -31,6 +34,15 @@ class Unused:
             self.endings[ending or "without ending"] += 1
         if len(self.names) < MOST:
             self.names.append((name, reason))
+
+    def add_left(self, groups: Groups, names: Sequence[str]) -> None:
+        """Add what `names.grouped` has left over of the files called ``names``, but for texts alone, which a
+        folder passes over and a tar takes for bad samples."""
+        for number in groups.others:
+            self.add(OTHER, printable(names[number]), split_ending(names[number])[1].lower())
+        for group in groups.samples:
+            for number in group.rivals:
+                self.add(RIVAL, printable(names[number]))
 
     def data(self) -> dict[str, Any]:
         """As JSON values, which `from_data` takes."""

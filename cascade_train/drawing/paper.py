@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from PIL import Image, ImageFont
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 Colour = tuple[int, int, int]
@@ -22,8 +23,12 @@ def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 def to_pictures(images: Tensor) -> list[Image.Image]:
     """(B, H, W, 3) floats in [0, 1] as RGB pictures, rounded to 8 bits."""
-    pixels = (images[..., :3].clamp(0, 1) * 255).round().byte().cpu().numpy()
-    return [Image.fromarray(picture) for picture in pixels]
+    return [Image.fromarray(picture) for picture in to_bytes(images)]
+
+
+def to_bytes(images: Tensor) -> np.ndarray:
+    """(B, H, W, 3 or more) floats, of which [0, 1] is kept, as RGB in uint8 (B, H, W, 3), rounded."""
+    return (images[..., :3].clamp(0, 1) * 255).round().byte().cpu().numpy()
 
 
 def to_tensor(picture: Image.Image) -> Tensor:

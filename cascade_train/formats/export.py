@@ -13,8 +13,8 @@ from cascade_train.errors import CascadeError
 from cascade_train.files import check_own, sweep_parts
 from cascade_train.formats.names import check_name, check_place, token_names, word
 from cascade_train.host.base import Folders
+from cascade_train.host.progress import nothing
 from cascade_train.models.spec import ModelsSpec
-from cascade_train.models.tensor_file import nothing
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cascade_train.errors import CascadeError
 from cascade_train.files import write_json
-from cascade_train.models.tensor_file import nothing
+from cascade_train.host.progress import nothing
 from cascade_train.models.weights import read_header, read_tensors, write_tensors
 
 COMFY_PREFIX = "lora_unet_"

@@ -72,7 +72,7 @@ def cut(text: str, most: int) -> str:
     return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
 
 
-def plain(text: str) -> str:
+def dashed(text: str) -> str:
     """``text`` with everything but letters, digits, - and _ as -."""
     return "".join(c if c.isalnum() or c in "-_" else "-" for c in text)
 
@@ -89,7 +89,7 @@ def token_names(entries: Sequence[str]) -> list[str]:
     An entry's word is kept where a file can be called so and none before it is; else a few digits of the
     entry's digest follow.
     """
-    shown = [cut(plain(word(entry)), TOKEN) or "token" for entry in entries]
+    shown = [cut(dashed(word(entry)), TOKEN) or "token" for entry in entries]
     first: dict[str, int] = {}
     for index in sorted(range(len(entries)), key=lambda index: shown[index] != word(entries[index])):
         first.setdefault(_same(shown[index]), index)

@@ -22,6 +22,10 @@ def silent(done: int, total: int, text: str = "", preview: Image.Image | None = 
     """A progress that tells nobody."""
 
 
+def nothing() -> None:
+    """For who has nothing to say or to ask."""
+
+
 def progress_of(host: Host) -> Progress:
     """The progress of ``host``, which stops between two steps when the person asks to."""
 

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import STOPPED
+from cascade_train.host.progress import nothing
 
 if TYPE_CHECKING:
     from cascade_train.host.headless import HeadlessHost
@@ -24,13 +25,8 @@ launcher tells them again."""
 PATIENCE = 1.5
 """Seconds after which work that has not ended is ended, where nothing would be lost by that."""
 
-
 _POKE = b"\0"
 """No signal has this number."""
-
-
-def nothing() -> None:
-    """For who has nothing to say."""
 
 
 @contextmanager

@@ -168,6 +168,14 @@ def _content(pixels: np.ndarray) -> str:
     return hashlib.sha256(shape.encode() + np.ascontiguousarray(pixels).tobytes()).hexdigest()
 
 
+def keep_picture(path: Path, picture: Image.Image, host: Host, what: str = "the picture") -> None:
+    """Write ``picture`` to ``path``. A disk that is full costs it alone, and is told."""
+    try:
+        write_with(path, lambda beside: picture.save(beside, format="PNG"))
+    except OSError as error:
+        host.warn(f"{what} could not be kept in {path} ({error.strerror or error})")
+
+
 def in_floats(pixels: np.ndarray) -> np.ndarray:
     """uint8 pictures as the floats in [0, 1] that travel on an IMAGE link."""
     return pixels.astype(np.float32) / np.float32(255)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.formats.export import core_lora, export_path, export_trained
-from cascade_train.formats.names import cut, plain
+from cascade_train.formats.names import cut, dashed
 from cascade_train.host.base import Host
 from cascade_train.migrations import current
 from cascade_train.models.trained import TrainedState
@@ -22,13 +22,7 @@ LABEL = 100
 """UTF-8 bytes of a run's label that a file's name takes."""
 
 
-def export(position: Position, format: str, filename: str, precision: str, host: Host) -> tuple[str, Any]:
-    """The first two of what `exported` gives; it writes and raises as that does."""
-    path, lora, _ = exported(position, format, filename, precision, host)
-    return path, lora
-
-
-def exported(
+def export(
     position: Position, format: str, filename: str, precision: str, host: Host
 ) -> tuple[str, Any, tuple[Path, ...]]:
     """Write the run's result at ``position`` in ``format``.
@@ -85,7 +79,7 @@ def lora_of(position: Position, state: TrainedState, precision: str) -> dict[str
 
 def default_name(position: Position) -> str:
     """A file name (without ending) for what ``position`` holds: its label, its step, its own short name."""
-    label = cut(plain(position.spec.label).strip("-"), LABEL) or "run"
+    label = cut(dashed(position.spec.label).strip("-"), LABEL) or "run"
     return f"{label}-{position.step:06d}-{position.name[:8]}"
 
 

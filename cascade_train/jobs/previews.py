@@ -16,8 +16,8 @@ from PIL import Image
 from cascade_train.diffusion.samplers import SamplerSettings
 from cascade_train.drawing.paper import stacked, tiled, to_pictures
 from cascade_train.drawing.plot import loss_plot
-from cascade_train.files import write_with
 from cascade_train.host.base import Host, shown_file
+from cascade_train.jobs.drawn import keep_picture
 from cascade_train.models import library
 from cascade_train.models.text import TextStates
 from cascade_train.sampling.conditioning import Conditioning
@@ -37,7 +37,6 @@ ROUGH = SamplerSettings(steps=8, cfg=4.0, rescale=0.7, sampler="ddim")
 
 SIZE = (512, 288)
 """Of the plot, in pixels; the pictures above it have its width."""
-
 
 POINTS = 160
 """Of the curve: few enough that it is drawn with every message."""
@@ -93,7 +92,7 @@ def _conditioning(states: TextStates) -> Conditioning:
 def keep_last(preview: RunPreview, position: Position, host: Host) -> None:
     """Keep what was shown at the end of a block that leads to ``position`` in the run's ``samples``."""
     if preview.last is not None and host.rank == 0:
-        _write(_last_of(position), preview.last, host)
+        keep_picture(_last_of(position), preview.last, host)
 
 
 def node_picture(position: Position, plot: Tensor, host: Host) -> list[dict[str, str]]:
@@ -110,7 +109,7 @@ def shown_now(picture: Image.Image, name: str, host: Host) -> list[dict[str, str
     content = hashlib.sha256(repr(picture.size).encode() + picture.tobytes()).hexdigest()[:16]
     path = host.folders.temp / f"cascade_{name}_{content}.png"
     if not path.is_file():
-        _write(path, picture, host)
+        keep_picture(path, picture, host)
     return shown_files([path], host)
 
 
@@ -122,10 +121,3 @@ def shown_files(paths: Iterable[Path], host: Host) -> list[dict[str, str]]:
 
 def _last_of(position: Position) -> Path:
     return Path(position.folder) / "samples" / f"{position.step:08d}-{position.name[:12]}-training.png"
-
-
-def _write(path: Path, picture: Image.Image, host: Host) -> None:
-    try:
-        write_with(path, lambda beside: picture.save(beside, format="PNG"))
-    except OSError as error:
-        host.warn(f"the picture could not be kept in {path} ({error.strerror or error})")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from cascade_train.drawing.paper import to_tensor
-from cascade_train.files import check_own, write_with
+from cascade_train.drawing.paper import to_bytes, to_tensor
+from cascade_train.files import check_own
 from cascade_train.host.base import Host
 from cascade_train.host.progress import progress_of
-from cascade_train.jobs.drawn import drawing_of, in_floats, stem
+from cascade_train.jobs.drawn import drawing_of, in_floats, keep_picture, stem
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.ranks.talk import agreed, shared_out
 from cascade_train.sampling.spec import Prompts
@@ -22,7 +21,7 @@ from cascade_train.training.run import apply_trained
 from cascade_train.training.spec import Position
 
 if TYPE_CHECKING:
-    from PIL import Image
+    pass
 
 
 def validate(
@@ -51,13 +50,15 @@ def validate(
         if run is not None:
             models = run.spec.models if run.step == 0 else apply_trained(run.spec.models, run, strength, host)
         assert models is not None
-        pixels = _rounded(draw_prompts(models, prompts, host))
+        pixels = to_bytes(draw_prompts(models, prompts, host))  # what is kept and handed on
         if host.rank == 0:
             drawing.keep(pixels, host)
     pictures = torch.from_numpy(in_floats(pixels))
     grid = validation_grid(prompts, pictures, title)
     if run is not None and host.rank == 0:
-        _keep(Path(run.folder) / "samples" / f"{stem(run, drawing.name)}.png", grid, host)
+        place = Path(run.folder) / "samples" / f"{stem(run, drawing.name)}.png"
+        if not place.exists():
+            keep_picture(place, grid, host, "the grid")
     return to_tensor(grid), pictures
 
 
@@ -71,17 +72,3 @@ def draw_prompts(models: ModelsSpec, prompts: Prompts, host: Host) -> Tensor:
         return draw_some(models, prompts, first, last, device=host.device, progress=progress_of(host))
 
     return torch.cat(shared_out(drawn, len(prompts.texts) * prompts.pictures, host))
-
-
-def _rounded(pictures: Tensor) -> np.ndarray:
-    """Floats (N, H, W, 3) in [0, 1] as 8-bit pixels, which is what is kept and handed on."""
-    return (pictures[..., :3].clamp(0, 1) * 255).round().byte().cpu().numpy()
-
-
-def _keep(path: Path, grid: Image.Image, host: Host) -> None:
-    if path.exists():
-        return
-    try:
-        write_with(path, lambda beside: grid.save(beside, format="PNG"))
-    except OSError as error:
-        host.warn(f"the grid could not be kept in {path} ({error.strerror or error})")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cascade_train.errors import CascadeError
+from cascade_train.host.progress import nothing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,10 +38,6 @@ NAMES = {
 
 PIECE = 16 * 1024 * 1024
 """Bytes that are written between two looks at whether to stop."""
-
-
-def nothing() -> None:
-    """For who does not want to stop."""
 
 
 def write_file(

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.errors import CascadeError
 from cascade_train.files import write_with
+from cascade_train.host.progress import nothing
 from cascade_train.models import header
-from cascade_train.models.tensor_file import nothing, write_file
+from cascade_train.models.tensor_file import write_file
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,6 @@ from cascade_train.nano.world import draw_scene, parse, render, scene
 
 if TYPE_CHECKING:
     from PIL import Image
-    from torch import Tensor
 
 CAPTIONS = 300
 RECONSTRUCTED = 64
@@ -66,6 +65,7 @@ def score(
     import numpy as np
     import torch
 
+    from cascade_train.drawing.paper import to_bytes
     from cascade_train.models.stage_a import psnr
     from cascade_train.sampling.pipeline import reconstruct, text_to_image
 
@@ -81,7 +81,7 @@ def score(
             seeds=[SEED * 1000 + start + index for index in range(len(part))],
             preview=False,
         )
-        for picture, (chosen, caption) in zip(as_bytes(drawn), part):
+        for picture, (chosen, caption) in zip(to_bytes(drawn), part):
             answer = verdict(judge(picture), parse(caption))
             for name, right in answer.items():
                 totals[name] = totals.get(name, 0) + right
@@ -112,8 +112,3 @@ def contact_sheet(models: ModelsSpec, count: int = 48) -> Image.Image:
     drawn = to_pictures(text_to_image(models, captions, seeds=list(range(count)), preview=False))
     cards = [caption_card(picture, caption) for picture, caption in zip(drawn, captions)]
     return tiled(cards, 8, paper=(255, 255, 255))
-
-
-def as_bytes(images: Tensor) -> Any:
-    """Pictures (N, H, W, 3) in [0, 1] as a uint8 array."""
-    return (images.clamp(0, 1) * 255).round().byte().cpu().numpy()

@@ -71,10 +71,8 @@ def check_interrupt(host: Host) -> None:
         host.check_interrupt()
     except BaseException as exception:
         stopped = exception
-    with (
-        _talking(),
-        torch.inference_mode(False),
-    ):  # torch's threads may not write to a tensor that was made under it
+    # torch's threads may not write to a tensor that was made under inference mode
+    with _talking(), torch.inference_mode(False):
         count = torch.tensor([0 if stopped is None else 1], device=host.device)
         torch.distributed.all_reduce(count)
     if stopped is not None:

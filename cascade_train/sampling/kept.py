@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.digest import digest
-from cascade_train.files import shared, write_with
+from cascade_train.files import write_with
 from cascade_train.host.base import Host
+from cascade_train.models.tensor_file import write_file
 from cascade_train.sampling.spec import DRAWING
 
 if TYPE_CHECKING:
@@ -104,19 +105,9 @@ def _content(value: Tensor) -> str:
 
 
 def _write(file: Path, name: str, drawn: Tensor) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    whole = drawn.detach().cpu().float().clone()
-
-    def fill(beside: Path) -> None:
-        try:
-            save_file({"samples": whole}, beside, metadata={NAME: name, CONTENT: _content(whole)})
-        except SafetensorError as error:  # a full disk is told as this
-            raise OSError(str(error)) from error
-        shared(beside)
-
-    write_with(file, fill)
+    whole = drawn.detach().cpu().float()
+    about = {NAME: name, CONTENT: _content(whole)}
+    write_with(file, lambda beside: write_file(beside, {"samples": whole}, about))
 
 
 def _read(file: Path, name: str) -> Tensor | None:

@@ -21,12 +21,11 @@ def chosen(path: str, first: int, count: int, host: Host) -> list[Path]:
     place = host.folders.resolve_read(path, "path")
     if place.is_file():
         return [place]
+    from cascade_train.data.names import is_picture
     from cascade_train.data.pixels import EXTENSIONS
 
     there = sorted(
-        each
-        for each in place.iterdir()
-        if each.suffix.lower().lstrip(".") in EXTENSIONS and not each.name.startswith(".")
+        each for each in place.iterdir() if is_picture(each.name) and not each.name.startswith(".")
     )
     files = [each for each in there if host.folders.follow_links or host.folders.may_read(each)]
     if len(files) < len(there):

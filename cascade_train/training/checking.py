@@ -14,7 +14,7 @@ from cascade_train.models.trained import TRAINED_JSON, TRAINED_TENSORS
 from cascade_train.models.weights import read_header
 from cascade_train.training import checkpoints
 from cascade_train.training.folders import DESCRIBED
-from cascade_train.training.metrics import METRICS, numbered_rows
+from cascade_train.training.metrics import METRICS, numbered_rows, some_lines
 
 FILES = (checkpoints.STATE, TRAINED_TENSORS, TRAINED_JSON)
 
@@ -83,9 +83,8 @@ def _metrics(folder: Path) -> Iterator[Finding]:
         return
     bad = [number for number, row in numbered_rows(path) if row is None]
     if bad:
-        lines = ", ".join(str(number) for number in bad[:5]) + (", …" if len(bad) > 5 else "")
         costs = "these steps are missing in the loss curve"
-        yield Finding(METRICS, f"{len(bad)} lines cannot be read (line {lines})", costs)
+        yield Finding(METRICS, f"{len(bad)} lines cannot be read (line {some_lines(bad)})", costs)
 
 
 def _checkpoint(folder: Path, checkpoint: Path, step: int, tag: str) -> list[Finding]:

@@ -9,7 +9,7 @@ does not say its ``format``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,6 +115,11 @@ def numbered_rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
         for number, line in enumerate(lines, 1):
             if line.endswith("\n"):
                 yield number, row_of(line, str(path))
+
+
+def some_lines(numbers: Sequence[int]) -> str:
+    """The first of the numbers of damaged lines: ``1, 2, 3, 4, 5, …``."""
+    return ", ".join(str(number) for number in numbers[:5]) + (", …" if len(numbers) > 5 else "")
 
 
 def row_of(line: str, where: str) -> dict[str, Any] | None:

@@ -28,7 +28,6 @@ SHARE = 0.05
 GUESS = 0.5
 """Seconds that the first picture of a block is thought to take."""
 
-
 ROWS = 2000
 """Of the curve that are held; of more each is the mean of a few."""
 

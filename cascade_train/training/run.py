@@ -22,7 +22,7 @@ from cascade_train.models.trained import TrainedState, read_trained
 from cascade_train.ranks.talk import agreed, check_interrupt, wait
 from cascade_train.training import checkpoints, notes, retention
 from cascade_train.training.around import held, memory_errors, own_random_state, repeatable
-from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics
+from cascade_train.training.metrics import Metrics, MetricsFile, branch_of, read_metrics, some_lines
 from cascade_train.training.precheck import examine
 from cascade_train.training.previews import Preview, Previews, Standing
 from cascade_train.training.spec import Block, Position, RunSpec
@@ -138,11 +138,9 @@ def _metrics(position: Position, host: Host) -> Metrics:
     """The rows up to ``position``; a person is told of lines that cannot be read."""
     found = read_metrics(position)
     if found.damaged:
-        lines = ", ".join(str(number) for number in found.damaged[:5])
-        more = ", …" if len(found.damaged) > 5 else ""
         host.warn(
             f"{len(found.damaged)} lines of the run's metrics.jsonl cannot be read and are left out of "
-            f"the loss curve (line {lines}{more}): nothing else depends on them"
+            f"the loss curve (line {some_lines(found.damaged)}): nothing else depends on them"
         )
     return found
 

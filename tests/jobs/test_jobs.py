@@ -345,7 +345,7 @@ def test_a_run_that_predicts_v_is_read_so_everywhere(tiny: ModelsSpec, host: Hea
         drawn, samplers.sample(epsilon, start, samplers.sampling_logsnrs(3), [4]), rtol=1e-3, atol=1e-3
     )
     assert predicts(network) == "v" and predicts(library.part(tiny, "stage_c")) == "epsilon"
-    path, lora = export(last, "ComfyUI", "", "fp32", host)
+    path, lora, _ = export(last, "ComfyUI", "", "fp32", host)
     file = Path(path)
     assert predicts(build.load("stage_c", file)) == "v"
     assert lora_of(last, runs.trained(last), "fp32") is None, "all weights are no LoRA"

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from cascade_train.drawing.paper import to_bytes
 from cascade_train.models import compressor, library, starts
 from cascade_train.models.spec import Part
-from cascade_train.nano import calibrate, scores
+from cascade_train.nano import calibrate
 from cascade_train.nano.judge import judge, verdict
 from cascade_train.nano.make import _host, make
 from cascade_train.nano.recipe import QUICK, Stage, recipe, run_spec, steps_of
@@ -152,7 +153,7 @@ def test_bundled_models_reconstruct_and_draw_what_is_asked(nano):
     images = torch.from_numpy(np.stack([render("held-out", 5, index)[0] for index in range(8)])).float() / 255
     assert float(psnr(reconstruct(nano, images), images).mean()) > 24
     captions = [scene("held-out", 5, index)[1] for index in range(16)]
-    drawn = scores.as_bytes(text_to_image(nano, captions, seeds=list(range(16)), preview=False))
+    drawn = to_bytes(text_to_image(nano, captions, seeds=list(range(16)), preview=False))
     answers = [verdict(judge(picture), parse(caption)) for picture, caption in zip(drawn, captions)]
     right = {name: sum(answer[name] for answer in answers) for name in answers[0]}
     assert right["background"] >= 15 and right["colour"] >= 15 and right["place"] >= 14, right

@@ -170,7 +170,7 @@ def test_everything_written_now_says_its_format(
     assert {path.name for path in files} == {"run.json", "checkpoint.json", "trained.json"}
     for file in files:
         assert json.loads(file.read_text(encoding="utf-8"))["format"] == migrations.current(file.stem)
-    path, _ = export(position, "ComfyUI", "", "fp32", host)
+    path, _, _ = export(position, "ComfyUI", "", "fp32", host)
     with safe_open(path, "pt") as exported:
         assert exported.metadata()["cascade_train.format"] == str(migrations.current("export"))
 

@@ -20,7 +20,7 @@ CreateHookModelAsLora CreateHookModelAsLoraModelOnly CreateVideo CropMask DiffCo
 DifferentialDiffusion DiffusersLoader DisableNoise DualCFGGuider DualCLIPLoader EasyCache
 EmptyAceStepLatentAudio EmptyAudio EmptyChromaRadianceLatentImage EmptyCosmosLatentVideo
 EmptyHunyuanImageLatent EmptyHunyuanLatentVideo EmptyImage EmptyLTXVLatentVideo EmptyLatentAudio
-EmptyLatentHunyuan3Dv2 EmptyLatentImage EmptyMochiLatentVideo EmptySD3LatentImage Epsilon Scaling
+EmptyLatentHunyuan3Dv2 EmptyLatentImage EmptyMochiLatentVideo EmptySD3LatentImage
 ExponentialScheduler ExtendIntermediateSigmas FeatherMask FlipSigmas FluxDisableGuidance
 FluxGuidance FluxKontextImageScale FluxKontextMultiReferenceLatentMethod FreSca FreeU FreeU_V2
 GITSScheduler GLIGENLoader GLIGENTextBoxApply GetImageSize GetVideoComponents GrowMask
@@ -79,4 +79,4 @@ WanImageToVideo WanPhantomSubjectToVideo WanSoundImageToVideo WanSoundImageToVid
 WanTrackToVideo WanVaceToVideo WebcamCapture unCLIPCheckpointLoader unCLIPConditioning
 """
 
-CORE = frozenset(_NAMES.split())
+CORE = frozenset((*_NAMES.split(), "Epsilon Scaling"))
