@@ -8,7 +8,7 @@ from typing import Any, get_args
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
 from cascade_train.models.library import FILES, MODEL_FOLDERS, NANO, load_models
-from cascade_train.models.spec import ModelsSpec, Part, Variant
+from cascade_train.models.spec import AUTO, ModelsSpec, Part, Variant
 
 from .base import MODELS, CascadeNode, Input, choice, options
 
@@ -76,8 +76,10 @@ class LoadStableCascade(CascadeNode):
                     "Of the official files: 3.6B and 3B parameters, or 1B and 700M.",
                 ),
                 "precision": choice(
-                    options(ModelsSpec, "precision"),
-                    "How the frozen weights are held in memory; bf16 takes half.",
+                    (*options(ModelsSpec, "precision"), AUTO),
+                    "How the frozen weights are held in memory; bf16 takes half. auto: bf16 for files on a "
+                    "GPU that computes in it, else fp32.",
+                    default=AUTO,
                 ),
             },
             "optional": {part: cls._files(part, tip) for part, tip in PARTS.items()},

@@ -63,9 +63,9 @@ def build(part: Part, config: Mapping[str, Any]) -> nn.Module:
     A network keeps ``config`` as it was given in ``module.config`` (Stages B and C: diffusers' own).
     """
     if part in ("stage_c", "stage_b"):
-        from diffusers.models.unets.unet_stable_cascade import StableCascadeUNet
+        from cascade_train.models.network import StageNetwork
 
-        return StableCascadeUNet(**{key: _tupled(value) for key, value in config.items()})
+        return StageNetwork(**{key: _tupled(value) for key, value in config.items()})
     if part == "stage_a":
         from cascade_train.models.stage_a import StageA, StageAConfig
 

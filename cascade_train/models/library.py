@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import lies_in, slashed, stays_in
 from cascade_train.models import layouts, weights
-from cascade_train.models.spec import AppliedRun, ModelsSpec, Part, PartFile, Precision, Variant
+from cascade_train.models.spec import AUTO, AppliedRun, ModelsSpec, Part, PartFile, Precision, Variant
 
 if TYPE_CHECKING:
     from torch import nn
@@ -95,7 +95,7 @@ def load_models(
     *,
     host: Host,
     variant: Variant = "full",
-    precision: Precision = "fp32",
+    precision: Precision | Literal["auto"] = "fp32",
     files: Mapping[Part, str] | None = None,
 ) -> ModelsSpec:
     """Describe a Stable Cascade; files are found and identified, nothing is loaded.
@@ -103,7 +103,8 @@ def load_models(
     Args:
         source: ``nano`` (or empty) for the bundled models, ``files`` for files of the host.
         variant: which official Stages B and C to look for, when their names are not given.
-        precision: what the modules are held in; training keeps its own fp32 copies.
+        precision: what the modules are held in; training keeps its own fp32 copies. ``auto`` is fp32 for
+            nano, and for files what `suited` says.
         files: file (or, for text and image, folder) names by part, as they lie in the host's model folders
             or as paths that may be read. Parts left out are looked for by their official names.
 
@@ -111,7 +112,7 @@ def load_models(
         CascadeError: a part is not found, or a file is not of its part. All missing parts are named at once.
     """
     if source in ("", NANO):
-        return models_in(nano_folder(), name=NANO, precision=precision)
+        return models_in(nano_folder(), name=NANO, precision="fp32" if precision == AUTO else precision)  # type: ignore[arg-type]
     if source != FILES:
         raise CascadeError(f"there are no models called '{source}'", fix=f"One of {', '.join(SOURCES)}")
     found: list[PartFile] = []
@@ -129,7 +130,21 @@ def load_models(
             f"files of Stable Cascade are missing: {', '.join(missing)}",
             fix="Put them into ComfyUI's model folders, name them, or use the bundled nano",
         )
-    return ModelsSpec(name=f"Stable Cascade {variant}", parts=tuple(found), precision=precision)
+    if precision == AUTO:
+        precision = suited(host.device)
+    return ModelsSpec(name=f"Stable Cascade {variant}", parts=tuple(found), precision=precision)  # type: ignore[arg-type]
+
+
+def suited(device: str) -> Precision:
+    """What full-size models are best held in on ``device``: bf16 where a GPU computes in it, else fp32.
+
+    A GPU without it, such as one of before 2020, would take bf16 apart in fp32; a CPU is often slower in it.
+    """
+    if not device.startswith("cuda"):
+        return "fp32"
+    import torch
+
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
 def models_in(folder: Path, *, name: str, precision: Precision = "fp32") -> ModelsSpec:

@@ -13,6 +13,9 @@ Part = Literal["compressor", "stage_c", "stage_b", "stage_a", "previewer", "text
 Precision = Literal["fp32", "bf16"]
 """What networks compute in."""
 
+AUTO = "auto"
+"""In place of a precision: bf16 for files on a GPU that computes in it, else fp32."""
+
 Variant = Literal["full", "lite"]
 """The official sizes of Stages B and C."""
 

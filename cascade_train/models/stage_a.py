@@ -110,12 +110,12 @@ class StageA(nn.Module):
         return self.pictures(self.vquantizer(raw) if quantize else raw)
 
     def raw(self, images: Tensor) -> Tensor:
-        """Latents in Stage A's own scale."""
-        return self.down_blocks(self.in_block(images))
+        """Latents in Stage A's own scale, in the weights' precision."""
+        return self.down_blocks(self.in_block(images.to(self.in_block[1].weight.dtype)))
 
     def pictures(self, raw: Tensor) -> Tensor:
-        """Pictures, not clamped, of latents in Stage A's own scale."""
-        return self.out_block(self.up_blocks(raw))
+        """Pictures, not clamped and in the weights' precision, of latents in Stage A's own scale."""
+        return self.out_block(self.up_blocks(raw.to(self.out_block[0].weight.dtype)))
 
     def forward(self, images: Tensor, quantised: Tensor) -> tuple[Tensor, Tensor]:
         """For training: reconstructions, not clamped, and the VQ loss (B,) (codebook + 0.25 · commitment; van

@@ -182,3 +182,12 @@ def test_content_follows_the_bytes_not_the_place(tmp_path):
     assert weights.content_id(first) == weights.content_id(second)
     second.write_bytes(b"x" * 999 + b"y")
     assert weights.content_id(first) != weights.content_id(second)
+
+
+def test_auto_takes_what_suits(host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fp32 for nano and on a CPU; bf16 for files on a GPU that computes in it."""
+    assert library.load_models("nano", host=host, precision="auto") == library.load_models("nano", host=host)
+    for able in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, able=able: able)
+        assert library.suited("cuda:1") == ("bf16" if able else "fp32")
+        assert library.suited("cpu") == library.suited("mps") == "fp32"
