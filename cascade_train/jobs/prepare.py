@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cascade_train.data.caches import Store, text_key
@@ -56,10 +57,11 @@ def with_caches(
 def _fill(dataset: Dataset, models: ModelsSpec, host: Host) -> None:
     import torch
 
-    from cascade_train.models import library
+    from cascade_train.models import library, owner
     from cascade_train.models.compressor import encode
     from cascade_train.models.image import encode_image
     from cascade_train.training.feed import LatentFeed, PixelFeed, TextFeed
+    from cascade_train.training.objectives.base import encoder
 
     sizes = library.geometry(models)
     opened = open_dataset(dataset, multiple=sizes.size_multiple, native_side=sizes.native_side, host=host)
@@ -72,15 +74,16 @@ def _fill(dataset: Dataset, models: ModelsSpec, host: Host) -> None:
         text_feed = None
         feeds: list[tuple[LatentFeed, Store]] = []
         if latents is not None:
-            compressor = library.part(models, "compressor", host.device)
-            feed = LatentFeed(pixels, lambda pictures: encode(compressor, pictures), device, latents)
+            frozen = partial(library.use, models, "compressor", host.device)
+            feed = LatentFeed(pixels, encoder(frozen, encode), device, latents)
             feeds.append((feed, latents))
         if images is not None:
-            encoder = library.part(models, "image", host.device)
-            feed = LatentFeed(pixels, lambda pictures: encode_image(encoder, pictures), device, images)
+            frozen = partial(library.use, models, "image", host.device)
+            feed = LatentFeed(pixels, encoder(frozen, encode_image), device, images)
             feeds.append((feed, images))
         if texts is not None:
-            text_feed = TextFeed(library.part(models, "text", host.device), device, texts)
+            text_feed = TextFeed(partial(library.use, models, "text", host.device), device, texts)
+        library.ask_for_room(models, ("compressor", "text", "image"), host)
         try:
             for sample in range(host.rank, len(opened), host.world_size):
                 if all(store.trouble for store in stores):
@@ -100,6 +103,7 @@ def _fill(dataset: Dataset, models: ModelsSpec, host: Host) -> None:
             for store in stores:
                 store.flush()
             flush_contents()
+            owner.leave(host.device)
     size = sum(path.stat().st_size for store in stores for path in store.folder.glob("*.safetensors"))
     troubled = [store for store in stores if store.trouble]
     if len(troubled) < len(stores) or not stores:

@@ -13,6 +13,7 @@ from cascade_train.files import check_own
 from cascade_train.host.base import Host
 from cascade_train.host.progress import progress_of
 from cascade_train.jobs.drawn import drawing_of, in_floats, keep_picture, stem
+from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.ranks.talk import agreed, shared_out
 from cascade_train.sampling.spec import Prompts
@@ -67,6 +68,8 @@ def draw_prompts(models: ModelsSpec, prompts: Prompts, host: Host) -> Tensor:
 
     Where ``host`` is one of several processes each draws its share, and all get all pictures.
     """
+
+    library.ask_for_room(models, ("text", "stage_c", "stage_b"), host)
 
     def drawn(first: int, last: int) -> Tensor:
         return draw_some(models, prompts, first, last, device=host.device, progress=progress_of(host))

@@ -1,27 +1,38 @@
-"""Laying what a run has trained over modules. Imported by model loading, so it knows nothing of training."""
+"""Laying what a run has trained over modules. Imported by model loading, so it knows nothing of training.
+
+Over a twin of a shared part (`lay_over`), where adapters are worked in whenever a layer's weight is read, so
+that nothing of the part is copied; or into the weights of a part that nobody shares (`merged`). Both give the
+same numbers.
+"""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from cascade_train.errors import CascadeError
+from cascade_train.models import owner
 from cascade_train.models.spec import AppliedRun
-from cascade_train.models.trained import settings_of, state_of
+from cascade_train.models.trained import TrainedState, kind_and_settings, state_of
 from cascade_train.models.weights import PREDICTS
 
 
 def touches(applied: AppliedRun, part: str) -> bool:
     """Whether the applied run changes ``part``."""
-    return part in settings_of(applied)["parts"]
+    return part in kind_and_settings(applied)[1]["parts"]
+
+
+def kind_of(applied: AppliedRun) -> str:
+    """``full``, ``lora`` or ``tokens``."""
+    return kind_and_settings(applied)[0]
 
 
 def lay_over(module: nn.Module, part: str, applied: AppliedRun) -> nn.Module:
-    """``module`` with the applied run's training at its strength; a new module where the run changes it.
+    """``module`` with the applied run's adapters and words at its strength: a twin where the run changes it.
 
     Raises:
         CascadeError: the run was trained on other models than these, or its checkpoint is gone.
@@ -29,19 +40,33 @@ def lay_over(module: nn.Module, part: str, applied: AppliedRun) -> nn.Module:
     if not touches(applied, part):
         return module
     trained = state_of(applied)
-    settings, tensors = trained.settings, trained.tensors
-    module = copy.deepcopy(module)
-    own = {name[len(part) + 1 :]: value for name, value in tensors.items() if name.startswith(part + ".")}
+    return _finished(_with_adapters(owner.twin(module), part, trained, applied, _attach), part, trained)
+
+
+def merged(module: nn.Module, part: str, applied: AppliedRun) -> nn.Module:
+    """The same in the weights of ``module`` itself, which nobody else has; also for runs that trained all
+    weights. Raises as `lay_over` does."""
+    if not touches(applied, part):
+        return module
+    trained = state_of(applied)
     with torch.no_grad():
         if trained.kind == "full":
-            _full(module, own, applied.strength, applied.checkpoint)
+            _full(module, _own(trained, part), applied.strength, applied.checkpoint)
         else:
-            _lora(module, own, settings, applied.strength, applied.checkpoint)
-            if part == "text" and "tokens.rows" in tensors:
-                module = _tokens(module, settings["tokens"], tensors["tokens.rows"], applied.strength)
+            module = _with_adapters(module, part, trained, applied, _work_in)
+    return _finished(module, part, trained)
+
+
+def _finished(module: nn.Module, part: str, trained: TrainedState) -> nn.Module:
     if part in ("stage_b", "stage_c"):
-        setattr(module, PREDICTS, settings.get("objective", "epsilon"))
+        setattr(module, PREDICTS, trained.settings.get("objective", "epsilon"))
     return module.requires_grad_(False).eval()
+
+
+def _own(trained: TrainedState, part: str) -> dict[str, Tensor]:
+    return {
+        name[len(part) + 1 :]: value for name, value in trained.tensors.items() if name.startswith(part + ".")
+    }
 
 
 def _full(module: nn.Module, tensors: Mapping[str, Tensor], strength: float, where: str) -> None:
@@ -60,34 +85,68 @@ def _full(module: nn.Module, tensors: Mapping[str, Tensor], strength: float, whe
         value.copy_(new)
 
 
-def _lora(
-    module: nn.Module, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], strength: float, where: str
-) -> None:
-    """Merge adapters into the weights: W + strength · (alpha/rank) · B·A, or DoRA's renormalised form
-    (Liu et al. 2024, arXiv:2402.09353, eq. 5)."""
+class Adapter(nn.Module):
+    """What a run has trained of one layer, as a function of the layer's weight."""
+
+    def __init__(
+        self, down: Tensor, up: Tensor, scale: float, strength: float, magnitude: Tensor | None
+    ) -> None:
+        super().__init__()
+        self.scale, self.strength = scale, strength
+        self.register_buffer("down", down)
+        self.register_buffer("up", up)
+        self.register_buffer("magnitude", magnitude)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return merged_weight(weight, self.down, self.up, self.scale, self.strength, self.magnitude)  # type: ignore[arg-type]
+
+
+def _attach(layer: nn.Module, adapter: Adapter) -> None:
+    parametrize.register_parametrization(layer, "weight", adapter.to(layer.weight.device), unsafe=True)  # type: ignore[arg-type]
+
+
+def _work_in(layer: nn.Module, adapter: Adapter) -> None:
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    weight.copy_(adapter.to(weight.device)(weight))
+
+
+def _with_adapters(
+    module: nn.Module,
+    part: str,
+    trained: TrainedState,
+    applied: AppliedRun,
+    put: Callable[[nn.Module, Adapter], None],
+) -> nn.Module:
+    """``module`` with each layer's adapter put to it: W + strength · (alpha/rank) · B·A, or DoRA's
+    renormalised form (Liu et al. 2024, arXiv:2402.09353, eq. 5); and with trained words."""
+    settings = trained.settings
+    for layer, tensors in _layers(module, _own(trained, part), applied.checkpoint):
+        scale = settings["alpha"] / settings["rank"]
+        put(layer, Adapter(tensors["A"], tensors["B"], scale, applied.strength, tensors.get("magnitude")))
+    if part == "text" and "tokens.rows" in trained.tensors:
+        module = _tokens(module, settings["tokens"], trained.tensors["tokens.rows"], applied.strength)
+    return module
+
+
+def _layers(
+    module: nn.Module, tensors: Mapping[str, Tensor], where: str
+) -> Iterator[tuple[nn.Module, dict[str, Tensor]]]:
+    """Each layer that has an adapter, with its matrices."""
     for name in sorted({key.rsplit(".lora_", 1)[0] for key in tensors}):
         try:
             layer = module.get_submodule(name)
         except AttributeError:
             layer = None
         weight = getattr(layer, "weight", None)
-        down, up = tensors[f"{name}.lora_A.weight"], tensors[f"{name}.lora_B.weight"]
-        if not isinstance(weight, Tensor) or weight.numel() != up.shape[0] * down[0].numel():
+        found = {"A": tensors[f"{name}.lora_A.weight"], "B": tensors[f"{name}.lora_B.weight"]}
+        if not isinstance(weight, Tensor) or weight.numel() != found["B"].shape[0] * found["A"][0].numel():
             raise CascadeError(
                 f"the run's adapter for '{name}' does not fit these models",
                 where=where,
                 fix="Apply it to the models it was trained on",
             )
-        weight.copy_(
-            merged_weight(
-                weight,
-                down,
-                up,
-                settings["alpha"] / settings["rank"],
-                strength,
-                tensors.get(f"{name}.lora_magnitude_vector.weight"),
-            )
-        )
+        magnitude = tensors.get(f"{name}.lora_magnitude_vector.weight")
+        yield layer, found if magnitude is None else {**found, "magnitude": magnitude}  # type: ignore[misc]
 
 
 def merged_weight(
@@ -119,10 +178,13 @@ def _tokens(
     from cascade_train.models.text import with_new_tokens
 
     new = [index for index, token in enumerate(tokens) if token["new"]]
-    table = module.text_model.embeddings.token_embedding.weight  # type: ignore[union-attr]
-    for index, token in enumerate(tokens):
-        if not token["new"]:
-            row = table[token["id"]]  # type: ignore[index]
-            row.copy_(torch.lerp(row.float(), rows[index].to(row.device), strength).to(row))
-    names = [tokens[index]["name"].strip("[]") for index in new]
-    return with_new_tokens(module, names, rows[new]) if new else module
+    module = with_new_tokens(module, [tokens[index]["name"].strip("[]") for index in new], rows[new])
+    embeddings: Any = module.get_submodule("text_model.embeddings")
+    if len(new) < len(tokens):  # the table may be shared
+        table = embeddings.token_embedding.weight.clone()
+        for index, token in enumerate(tokens):
+            if not token["new"]:
+                row = table[token["id"]]
+                row.copy_(torch.lerp(row.float(), rows[index].to(row.device), strength).to(row))
+        embeddings.token_embedding = nn.Embedding.from_pretrained(table)
+    return module

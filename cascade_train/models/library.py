@@ -1,19 +1,18 @@
-"""Which files make up a Stable Cascade, what sizes they work in, and the modules, loaded once and shared."""
+"""Which files make up a Stable Cascade, and the modules, loaded once and shared (`models.owner`)."""
 
 from __future__ import annotations
 
-import json
-import threading
-from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import lies_in, slashed, stays_in
-from cascade_train.models import layouts, weights
+from cascade_train.models import owner, weights
+from cascade_train.models.geometry import Geometry, geometry
 from cascade_train.models.spec import AUTO, AppliedRun, ModelsSpec, Part, PartFile, Precision, Variant
 
 if TYPE_CHECKING:
@@ -56,33 +55,6 @@ MODEL_FOLDERS: dict[Part, tuple[str, ...]] = {
 """ComfyUI's folder names that each part is looked for in, in order."""
 
 REQUIRED: tuple[Part, ...] = ("compressor", "stage_c", "stage_b", "stage_a", "text")
-
-CACHE_SIZE = 16
-"""Modules kept loaded; the one used longest ago goes first."""
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Sizes that follow from the models.
-
-    ``latent_factor`` pixels a Stage C latent spans when encoding, ``stage_a_factor`` likewise for Stage A;
-    ``native_side`` of a square picture in pixels; picture sides are multiples of ``size_multiple``; widths
-    of the text states, the pooled text and the image embedding. ``smallest_grid`` is the least side in
-    latents that Stage C can halve as often as it does, ``smallest_side`` the least of a drawn picture in
-    pixels, which Stage B bounds too.
-    """
-
-    latent_factor: int = 32
-    latent_channels: int = 16
-    stage_a_factor: int = 4
-    stage_a_channels: int = 4
-    native_side: int = 768
-    size_multiple: int = 32
-    text_width: int = 1280
-    pooled_width: int = 1280
-    image_width: int = 768
-    smallest_grid: int = 1
-    smallest_side: int = 64
 
 
 def nano_folder() -> Path:
@@ -178,49 +150,135 @@ def part_file(spec: ModelsSpec, part: Part) -> PartFile:
     )
 
 
-def geometry(spec: ModelsSpec) -> Geometry:
-    """The sizes of the models, from headers and configurations; no weights are loaded.
-
-    Parts that are absent leave the sizes of the others, or of the official models, in place.
-    """
-    return _geometry(tuple((file.part, file.path, file.content) for file in spec.parts))
-
-
 def part(spec: ModelsSpec, part: Part, device: str = "cpu") -> nn.Module:
     """The module of ``part``, in eval mode and without gradients, on ``device``.
 
-    It is shared: never change it, train a deep copy. ``text`` has its tokenizer as ``module.tokenizer``.
-    Runs applied to the models are laid over a copy.
+    It is shared: never change it, train a twin or a copy. ``text`` has its tokenizer as ``module.tokenizer``.
+    Runs applied to the models are laid over a twin. It may leave the device as soon as another part needs the
+    room: compute with it inside `use`, or ask for it again.
 
     Raises:
         CascadeError: the models lack the part, or its file is broken.
     """
-    file = part_file(spec, part)
-    runs = _touching(spec, part)
-    applied = tuple((run.position, run.strength) for run in runs)
-    key = (part, file.content, spec.precision, applied, str(device))
-    with _LOCK:
-        if key in _CACHE:
-            _CACHE.move_to_end(key)
-            return _CACHE[key]
-        if runs:  # each trained copy takes as much memory as the part itself: keep one, the newest
-            for other in [each for each in _CACHE if each[0] == part and each[3]]:
-                del _CACHE[other]
-        module = _loaded(spec.precision, part, file, runs, device)
-        _CACHE[key] = module
-        while len(_CACHE) > CACHE_SIZE:
-            _CACHE.popitem(last=False)
+    return _held(spec, part, device)[1]
+
+
+@contextmanager
+def use(spec: ModelsSpec, part: Part, device: str = "cpu") -> Iterator[Any]:
+    """What `part` gives, which stays on ``device`` while the block runs. Raises as it does."""
+    base, module = _held(spec, part, device)
+    with owner.using(base, device):
+        yield module
+
+
+@contextmanager
+def in_place(spec: ModelsSpec, parts: Sequence[Part], device: str) -> Iterator[None]:
+    """Keep ``parts`` on ``device`` while the block runs, for twins of them."""
+    with ExitStack() as stack:
+        for each in parts:
+            stack.enter_context(owner.using(_held(spec, each, device)[0], device))
+        yield
+
+
+def ask_for_room(spec: ModelsSpec, parts: Sequence[Part], host: Host) -> None:
+    """Let the host unload its own models where the largest of ``parts`` does not fit beside them.
+
+    ComfyUI keeps what it used last on the GPU, outside of our accounting.
+    """
+    device = str(host.device)
+    if device == "cpu":
+        return
+    sizes = [
+        _bytes(file, spec.precision)
+        for file in spec.parts
+        if file.part in parts and not owner.lies_on((*_name(spec, file), ()), device)
+    ]
+    if sizes and owner.free_bytes(device) < max(sizes):
+        host.make_room()
+
+
+def own_twin(spec: ModelsSpec, part: Part, device: str = "cpu") -> nn.Module:
+    """A `owner.twin` of `part`, to put adapters into: its parameters are shared and stay frozen. What it
+    computes with, `in_place` keeps on the device."""
+    import torch
+
+    with torch.inference_mode(False):
+        return owner.twin(_held(spec, part, device)[1])
+
+
+def own_copy(spec: ModelsSpec, part: Part) -> nn.Module:
+    """A copy of `part` on the CPU, to be trained; nothing of it is kept for others."""
+    import torch
+
+    with torch.inference_mode(False), torch.no_grad():
+        file = part_file(spec, part)
+        held = owner.held((*_name(spec, file), ()))
+        module = copy.deepcopy(held.module).to("cpu") if held is not None else _loaded(spec, file)
+        for run in _touching(spec, part):
+            from cascade_train.models import applied
+
+            module = applied.merged(module, part, run)
         return module
 
 
 def forget() -> None:
-    """Drop every loaded module that nobody else holds."""
-    with _LOCK:
-        _CACHE.clear()
+    """Drop every loaded part that nobody else holds."""
+    owner.forget()
 
 
-_CACHE: OrderedDict[tuple[Any, ...], nn.Module] = OrderedDict()
-_LOCK = threading.RLock()
+TWINS = 3
+"""Of each part, how many ways of laying runs over it are kept ready, beside the base itself."""
+
+
+def _name(spec: ModelsSpec, file: PartFile) -> tuple[Any, ...]:
+    return file.part, file.content, spec.precision
+
+
+def _base(
+    spec: ModelsSpec, file: PartFile, runs: Sequence[AppliedRun], device: str
+) -> tuple[owner.Base, Sequence[AppliedRun]]:
+    """The base of a part, and which of ``runs`` are to be laid over it.
+
+    A run that trained all weights leaves nothing of the file's to share: the part as it made it is a base.
+    """
+    from cascade_train.models import applied
+
+    own = max((number for number, run in enumerate(runs, 1) if applied.kind_of(run) == "full"), default=0)
+    name = (*_name(spec, file), tuple((run.position, run.strength) for run in runs[:own]))
+
+    def load() -> nn.Module:
+        module = _loaded(spec, file)
+        for run in runs[:own]:
+            module = applied.merged(module, file.part, run)
+        return module
+
+    return owner.get(name, file.part, device, load, _bytes(file, spec.precision)), runs[own:]
+
+
+def _held(spec: ModelsSpec, part_name: Part, device: str) -> tuple[owner.Base, nn.Module]:
+    """The base of a part, and the module that has the spec's runs laid over it."""
+    import torch
+
+    from cascade_train.models import applied
+
+    file = part_file(spec, part_name)
+    with owner.LOCK:
+        base, runs = _base(spec, file, _touching(spec, part_name), str(device))
+        if not runs:
+            return base, base.module
+        key = tuple((run.position, run.strength) for run in runs)
+        module = base.twins.pop(key, None)
+        if module is None:
+            # ordinary tensors, whatever mode the caller is in
+            with torch.inference_mode(False), torch.no_grad():
+                module = base.module
+                for run in runs:
+                    module = applied.lay_over(module, part_name, run)
+                module = module.to(device).eval().requires_grad_(False)
+        base.twins[key] = module  # at the end, as the newest
+        while len(base.twins) > TWINS:
+            del base.twins[next(iter(base.twins))]
+        return base, module
 
 
 def _touching(spec: ModelsSpec, part_name: Part) -> tuple[AppliedRun, ...]:
@@ -232,77 +290,26 @@ def _touching(spec: ModelsSpec, part_name: Part) -> tuple[AppliedRun, ...]:
     return tuple(run for run in spec.applied if applied.touches(run, part_name))
 
 
-def _loaded(
-    precision: Precision, part_name: Part, file: PartFile, runs: tuple[AppliedRun, ...], device: str
-) -> nn.Module:
+def _loaded(spec: ModelsSpec, file: PartFile) -> nn.Module:
     import torch
 
     from cascade_train.models import build
 
     # ordinary tensors, whatever mode the caller is in: inference tensors could never be trained on a copy
     with torch.inference_mode(False), torch.no_grad():
-        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        module = build.load(part_name, Path(file.path), dtype)
-        if runs:
-            from cascade_train.models import applied
-
-            for run in runs:
-                module = applied.lay_over(module, part_name, run)
-        return module.to(device).eval().requires_grad_(False)
+        dtype = torch.bfloat16 if spec.precision == "bf16" else torch.float32
+        return build.load(file.part, Path(file.path), dtype).eval().requires_grad_(False)
 
 
-@lru_cache(maxsize=64)
-def _geometry(files: tuple[tuple[Part, str, str], ...]) -> Geometry:
-    from cascade_train.models import build
-
-    values: dict[str, int] = {}
-    for part_name, path, _ in files:
-        if part_name in ("text", "image"):
-            config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
-            if part_name == "text":
-                values |= {"text_width": config["hidden_size"], "pooled_width": config["projection_dim"]}
-                values |= {key: int(n) for key, n in config.get("cascade_geometry", {}).items()}
-            continue
-        shapes, metadata = weights.read_header(Path(path))
-        if part_name == "compressor":
-            # the official file says no configuration, and is the one whose factor is the default
-            stored = weights.config_of(metadata)
-            if stored is not None:
-                values["latent_factor"] = layouts.factor_of(stored["blocks"])
-        elif part_name == "stage_c":
-            config = build.config_for("stage_c", shapes, metadata)
-            values["latent_channels"] = config["in_channels"]
-            if config.get("clip_image_in_channels"):
-                values["image_width"] = config["clip_image_in_channels"]
-            values["smallest_grid"] = _smallest(config)
-        elif part_name == "stage_b":
-            values["smallest_side"] = _smallest(build.config_for("stage_b", shapes, metadata))
-        elif part_name == "stage_a":
-            stored = weights.config_of(metadata)
-            codes = shapes.get("vquantizer.codebook.weight", (0, Geometry.stage_a_channels))
-            values["stage_a_channels"] = int(stored["latent"] if stored is not None else codes[1])
-    base = Geometry(**values)
-    if "smallest_side" in values:
-        values["smallest_side"] *= base.stage_a_factor
-    least = max(base.smallest_side, base.smallest_grid * base.latent_factor)
-    # Stage B cuts Stage A's latents into patches of 2, so sides are multiples of 8 at least
-    multiple = max(base.latent_factor, 2 * base.stage_a_factor)
-    return Geometry(
-        **{
-            **values,
-            "size_multiple": multiple,
-            "smallest_side": -(-least // multiple) * multiple,
-            "native_side": values.get("native_side", 24 * base.latent_factor),
-        }
-    )
-
-
-def _smallest(config: Mapping[str, Any]) -> int:
-    """The least side of a U-Net's input: one that is whole patches and can be halved between its levels."""
-    switches = config.get("switch_level")
-    levels = len(config["block_out_channels"]) - 1
-    halvings = levels if switches is None else sum(map(bool, switches))
-    return int(config["patch_size"]) * 2**halvings
+def _bytes(file: PartFile, precision: Precision) -> int:
+    """About how many bytes a part takes in ``precision``; at most, for a file of half precision."""
+    path = Path(file.path)
+    try:
+        files = [path] if path.is_file() else list(path.glob("*.safetensors"))
+        stored = sum(each.stat().st_size for each in files)
+    except OSError:
+        return 0
+    return stored if precision == "bf16" else 2 * stored
 
 
 def _part_file(part_name: Part, path: Path) -> PartFile:
@@ -338,3 +345,28 @@ def _official(part_name: Part, variant: str, host: Host) -> Path | None:
                     if (place / name).exists():
                         return place / name
     return None
+
+
+__all__ = [
+    "FILES",
+    "MODEL_FOLDERS",
+    "NANO",
+    "OFFICIAL",
+    "REQUIRED",
+    "SOURCES",
+    "Geometry",
+    "ask_for_room",
+    "forget",
+    "geometry",
+    "has",
+    "in_place",
+    "load_models",
+    "models_in",
+    "nano_folder",
+    "own_copy",
+    "own_twin",
+    "part",
+    "part_file",
+    "suited",
+    "use",
+]

@@ -111,11 +111,11 @@ class StageA(nn.Module):
 
     def raw(self, images: Tensor) -> Tensor:
         """Latents in Stage A's own scale, in the weights' precision."""
-        return self.down_blocks(self.in_block(images.to(self.in_block[1].weight.dtype)))
+        return self.down_blocks(self.in_block(images.to(next(self.in_block.parameters()).dtype)))
 
     def pictures(self, raw: Tensor) -> Tensor:
         """Pictures, not clamped and in the weights' precision, of latents in Stage A's own scale."""
-        return self.out_block(self.up_blocks(raw.to(self.out_block[0].weight.dtype)))
+        return self.out_block(self.up_blocks(raw.to(next(self.out_block.parameters()).dtype)))
 
     def forward(self, images: Tensor, quantised: Tensor) -> tuple[Tensor, Tensor]:
         """For training: reconstructions, not clamped, and the VQ loss (B,) (codebook + 0.25 · commitment; van

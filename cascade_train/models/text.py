@@ -7,7 +7,6 @@ id would pool elsewhere).
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from cascade_train.errors import CascadeError
+from cascade_train.models import owner
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def encode_tokens(text_model: Any, ids: Tensor, mask: Tensor, end_id: int) -> Te
 
 
 def with_new_tokens(text_model: Any, names: Sequence[str], rows: Tensor | None = None) -> Any:
-    """A copy of ``text_model`` (with its ``tokenizer``) that knows the words ``[name]``.
+    """A twin of ``text_model`` (with a ``tokenizer`` of its own) that knows the words ``[name]``. With
+    names its table of embeddings is a copy; all else is shared.
 
     Args:
         names: without brackets; they get the ids after the vocabulary's last, in this order.
@@ -88,7 +89,7 @@ def with_new_tokens(text_model: Any, names: Sequence[str], rows: Tensor | None =
             raise CascadeError(f"'{name}' cannot be the name of a token", fix="Use one word without brackets")
         if f"[{name}]" in known:
             raise CascadeError(f"the token [{name}] exists already", fix="Choose another name")
-    model = copy.deepcopy(text_model)
+    model: Any = owner.twin(text_model)
     if not names:
         return model
     from transformers import AddedToken

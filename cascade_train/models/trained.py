@@ -72,9 +72,9 @@ def read_settings(checkpoint: Path) -> tuple[str, dict[str, Any]]:
     return described["kind"], described["settings"]
 
 
-def settings_of(applied: AppliedRun) -> dict[str, Any]:
-    """The settings of a run that is laid over models; raises as `read_trained` does."""
-    return _or_again(read_settings, applied)[1]
+def kind_and_settings(applied: AppliedRun) -> tuple[str, dict[str, Any]]:
+    """`read_settings` of a run that is laid over models; raises as `read_trained` does."""
+    return _or_again(read_settings, applied)
 
 
 def state_of(applied: AppliedRun) -> TrainedState:

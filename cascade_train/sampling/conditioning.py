@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,10 +62,10 @@ def encode_prompts(models: ModelsSpec, prompts: Sequence[str], device: str = "cp
     not depend on its neighbours."""
     if not prompts:
         raise CascadeError("there is no prompt", fix="Write at least one line of text")
-    encoder: Any = library.part(models, "text", device)
-    states = {
-        text: encode_text(encoder, encoder.tokenizer, [text], device) for text in dict.fromkeys(prompts)
-    }
+    with library.use(models, "text", device) as encoder:
+        states = {
+            text: encode_text(encoder, encoder.tokenizer, [text], device) for text in dict.fromkeys(prompts)
+        }
     return Conditioning(
         hidden=torch.cat([states[text].hidden for text in prompts]),
         pooled=torch.cat([states[text].pooled for text in prompts]),
@@ -86,8 +85,8 @@ def with_image(
             f"'{models.name}' has no image encoder, so it cannot make variations of a picture",
             fix="Load a CLIP vision model with it, or use image to image (a latent and a strength)",
         )
-    encoder: Any = library.part(models, "image", device)
-    embedding = encode_image(encoder, images.permute(0, 3, 1, 2).to(device))
+    with library.use(models, "image", device) as encoder:
+        embedding = encode_image(encoder, images.permute(0, 3, 1, 2).to(device))
     if embedding.shape[0] == 1:
         embedding = embedding.expand(len(condition), -1, -1)
     return replace(condition, image=embedding)

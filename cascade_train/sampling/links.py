@@ -97,6 +97,7 @@ def sample_stage_c(
     seeds, settings = range(seed, seed + pictures), SamplerSettings(steps, cfg, rescale, sampler, shift)
 
     def draw() -> Tensor:
+        library.ask_for_room(models, ("stage_c",), host)
         return stages.sample_c(
             models,
             condition,
@@ -144,6 +145,7 @@ def decode_stage_b(
     seeds, settings = range(seed, seed + latents.shape[0]), SamplerSettings(steps, cfg, sampler=sampler)
 
     def draw() -> Tensor:
+        library.ask_for_room(models, ("stage_b",), host)
         return stages.sample_b(
             models,
             latents,

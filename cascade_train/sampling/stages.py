@@ -28,10 +28,11 @@ from cascade_train.diffusion.targets import Objective, noised
 from cascade_train.drawing.paper import tiled, to_pictures
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
-from cascade_train.models import compressor, library
+from cascade_train.models import compressor, library, owner
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.stage_a import SCALE
 from cascade_train.models.weights import PREDICTS
+from cascade_train.sampling import tiles
 from cascade_train.sampling.conditioning import Conditioning
 
 if TYPE_CHECKING:
@@ -40,7 +41,12 @@ if TYPE_CHECKING:
 STAGE_C = SamplerSettings(steps=20, cfg=4.0, rescale=0.7)
 STAGE_B = SamplerSettings(steps=10, cfg=1.1, rescale=0.7)
 BATCH = 16
-"""Pictures that go through a network together; more only costs memory."""
+"""Pictures that go through a network together at most; more only costs memory."""
+A_BYTES, B_BYTES, C_BYTES, COMPRESSOR_BYTES, PREVIEWER_BYTES = 36_000, 12_000, 250_000, 1_200, 300_000
+"""About how many bytes the full-size networks take for each latent pixel (the compressor: each pixel) of a
+picture in fp32, guidance included; pieces are sized by them."""
+TILE = 128
+"""Side in latents of Stage A's tiles, where a whole picture does not fit."""
 EachStep = Callable[[int, int, Tensor], None]
 """Called with (steps done, steps, clean estimate)."""
 PREVIEW_EVERY = 5
@@ -73,9 +79,8 @@ def sample_c(
     """
     if not 0.0 < strength <= 1.0:
         raise CascadeError(f"a strength of {strength}", fix="Use a number above 0 and at most 1")
-    network: Any = library.part(models, "stage_c", device)
     condition, negative = (each.repeated(len(seeds)).to(device) for each in (condition, negative))
-    shape = (network.config.in_channels, *size)
+    shape = (library.geometry(models).latent_channels, *size)
     begin = strength if start is not None else 1.0
     if start is not None:
         start = _as_many(start, len(seeds), shape)
@@ -84,17 +89,18 @@ def sample_c(
     def chunk(first: int, last: int, each_step: EachStep) -> Tensor:
         noise = batch_noise(seeds[first:last], 0, shape, STAGE_C_NOISE).to(device)
         x = noise if start is None else noised(start[first:last].to(device), noise, levels[0])
-        return _walked(
-            network,
-            settings,
-            condition.rows(first, last),
-            negative.rows(first, last),
-            x,
-            levels,
-            seeds[first:last],
-            each_step=each_step,
-            objective=predicts(network),
-        )
+        with library.use(models, "stage_c", device) as network:
+            return _walked(
+                network,
+                settings,
+                condition.rows(first, last),
+                negative.rows(first, last),
+                x,
+                levels,
+                seeds[first:last],
+                each_step=each_step,
+                objective=predicts(network),
+            )
 
     shows = preview and library.has(models, "previewer")
     return _in_chunks(
@@ -104,6 +110,8 @@ def sample_c(
         "Stage C",
         progress,
         (lambda clean: preview_picture(models, clean, device)) if shows else None,
+        each=C_BYTES * size[0] * size[1],
+        device=device,
     )
 
 
@@ -170,62 +178,90 @@ def sample_b(
 
     The unconditional pass sees zeros for Stage C's latents and ``negative`` for the text.
     """
-    network: Any = library.part(models, "stage_b", device)
-    patch = network.config.patch_size
+    with library.use(models, "stage_b", device) as network:
+        patch, channels = network.config.patch_size, network.config.in_channels
     if size[0] % patch or size[1] % patch:
         raise CascadeError(f"Stage B latents of {size[1]}×{size[0]}", fix=f"Use sides divisible by {patch}")
     condition, negative = (each.repeated(len(seeds)).to(device) for each in (condition, negative))
     latents = _as_many(latents, len(seeds), tuple(latents.shape[1:])).to(device)
-    shape = (network.config.in_channels, *size)
+    shape = (channels, *size)
     levels = sampling_logsnrs(settings.steps, settings.shift).to(device)
 
     def chunk(first: int, last: int, each_step: EachStep) -> Tensor:
         noise = batch_noise(seeds[first:last], 0, shape, STAGE_B_NOISE).to(device)
         semantic = latents[first:last]
-        denoise = _guided_network(
-            network,
-            settings,
-            {"clip_text_pooled": condition.rows(first, last).pooled, "effnet": semantic},
-            {"clip_text_pooled": negative.rows(first, last).pooled, "effnet": torch.zeros_like(semantic)},
-        )
-        return sample(
-            denoise,
-            noise,
-            levels,
-            seeds[first:last],
-            sampler=settings.sampler,
-            stream=STAGE_B_NOISE,
-            objective=predicts(network),
-            each_step=each_step,
-        )
+        with library.use(models, "stage_b", device) as network:
+            denoise = _guided_network(
+                network,
+                settings,
+                {"clip_text_pooled": condition.rows(first, last).pooled, "effnet": semantic},
+                {"clip_text_pooled": negative.rows(first, last).pooled, "effnet": torch.zeros_like(semantic)},
+            )
+            return sample(
+                denoise,
+                noise,
+                levels,
+                seeds[first:last],
+                sampler=settings.sampler,
+                stream=STAGE_B_NOISE,
+                objective=predicts(network),
+                each_step=each_step,
+            )
 
-    drawn = _in_chunks(chunk, len(seeds), settings.steps, "Stage B", progress, None)
+    each = B_BYTES * size[0] * size[1]
+    drawn = _in_chunks(chunk, len(seeds), settings.steps, "Stage B", progress, None, each=each, device=device)
     return drawn * SCALE
 
 
 @torch.no_grad()
 def decode_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Tensor:
-    """Pictures (B, H, W, 3) in [0, 1] of Stage B latents (B, 4, H/4, W/4)."""
-    decoder: Any = library.part(models, "stage_a", device)
-    rows = [decoder.pictures(part.to(device)).float().clamp(0, 1).cpu() for part in latents.split(BATCH)]
+    """Pictures (B, H, W, 3) in [0, 1] of Stage B latents (B, 4, H/4, W/4).
+
+    As many at a time as memory allows, which changes nothing; where not even one fits, in tiles that overlap
+    by as much as a latent reaches.
+    """
+    each = A_BYTES * latents.shape[-2] * latents.shape[-1]
+
+    def pictures(rows: Tensor) -> Tensor:
+        with library.use(models, "stage_a", device) as decoder:
+            return decoder.pictures(rows.to(device)).float().clamp(0, 1).cpu()
+
+    def piece(first: int, last: int) -> Tensor:
+        try:
+            return pictures(latents[first:last])
+        except torch.OutOfMemoryError:
+            if last - first > 1 or min(latents.shape[-2:]) <= TILE:
+                raise
+        return tiles.tiled(pictures, latents[first:last], library.geometry(models).stage_a_factor, TILE)
+
+    rows = owner.in_pieces(piece, len(latents), each, device, BATCH)
     return torch.cat(rows).permute(0, 2, 3, 1).contiguous()
 
 
 @torch.no_grad()
 def encode_a(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
     """Stage A latents (B, 4, H/4, W/4) of pictures (B, H, W, 3) in [0, 1]."""
-    encoder: Any = library.part(models, "stage_a", device)
-    return torch.cat(
-        [encoder.raw(part.to(device)).float().cpu() for part in _channels_first(images).split(BATCH)]
-    )
+    pictures = _channels_first(images)
+
+    def piece(first: int, last: int) -> Tensor:
+        with library.use(models, "stage_a", device) as encoder:
+            return encoder.raw(pictures[first:last].to(device)).float().cpu()
+
+    each = A_BYTES // 16 * pictures.shape[-2] * pictures.shape[-1]
+    return torch.cat(owner.in_pieces(piece, len(pictures), each, device, BATCH))
 
 
 @torch.no_grad()
 def encode_c(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
     """Semantic latents (B, 16, h, w) of pictures (B, H, W, 3) in [0, 1]."""
-    encoder: Any = library.part(models, "compressor", device)
-    parts = _channels_first(images).split(BATCH)
-    return torch.cat([compressor.encode(encoder, part.to(device)).float().cpu() for part in parts])
+    pictures = _channels_first(images)
+
+    def piece(first: int, last: int) -> Tensor:
+        with library.use(models, "compressor", device) as encoder:
+            return compressor.encode(encoder, pictures[first:last].to(device)).float().cpu()
+
+    each = COMPRESSOR_BYTES * pictures.shape[-2] * pictures.shape[-1]
+    return torch.cat(owner.in_pieces(piece, len(pictures), each, device, BATCH))
 
 
 @torch.no_grad()
@@ -237,8 +273,13 @@ def preview_latents(models: ModelsSpec, latents: Tensor, device: str = "cpu") ->
     """
     if not library.has(models, "previewer"):
         raise CascadeError(f"'{models.name}' has no previewer", fix="Decode with Stage B and Stage A instead")
-    previewer: Any = library.part(models, "previewer", device)
-    rows = [previewer(part.to(device)).float().clamp(0, 1).cpu() for part in latents.split(BATCH)]
+
+    def piece(first: int, last: int) -> Tensor:
+        with library.use(models, "previewer", device) as previewer:
+            return previewer(latents[first:last].to(device)).float().clamp(0, 1).cpu()
+
+    each = PREVIEWER_BYTES * latents.shape[-2] * latents.shape[-1]
+    rows = owner.in_pieces(piece, len(latents), each, device, BATCH)
     return torch.cat(rows).permute(0, 2, 3, 1).contiguous()
 
 
@@ -305,16 +346,19 @@ def _in_chunks(
     title: str,
     progress: Progress,
     preview: Callable[[Tensor], Image.Image] | None,
+    *,
+    each: int,
+    device: str,
 ) -> Tensor:
-    chunks = [(first, min(first + BATCH, count)) for first in range(0, count, BATCH)]
-    total = steps * len(chunks)
-    rows = []
-    for number, (first, last) in enumerate(chunks):
-
-        def each_step(done: int, _steps: int, clean: Tensor, before: int = number * steps) -> None:
+    def piece(first: int, last: int) -> Tensor:
+        def each_step(done: int, _steps: int, clean: Tensor) -> None:
             due = done % PREVIEW_EVERY == 0 or done == steps
             picture = preview(clean) if preview is not None and due else None
-            progress(before + done, total, f"{title} {done}/{steps}", picture)
+            number, within = divmod(first, BATCH)
+            rows = min(BATCH, count - number * BATCH)  # a piece is a whole batch unless memory is short
+            at = steps * number + (steps * within + done * (last - first)) // rows
+            progress(at, steps * -(-count // BATCH), f"{title} {done}/{steps}", picture)
 
-        rows.append(chunk(first, last, each_step).cpu())
-    return torch.cat(rows)
+        return chunk(first, last, each_step).cpu()
+
+    return torch.cat(owner.in_pieces(piece, count, each, device, BATCH))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cascade_train.data.caches import text_key
-from cascade_train.models.tensor_file import nothing
+from cascade_train.host.progress import nothing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -124,6 +125,8 @@ class LatentFeed:
         self._pixels, self._encode, self._device, self._store = pixels, encode, device, store
         self._check = check
         self._memo: Memo[Hashable, Tensor] = Memo(tensor_bytes)
+        self.made = 0
+        """How often it has encoded."""
 
     def one(self, draw: Draw) -> Tensor:
         return self._memo.get(self._pixels.dataset.view(draw), partial(self._read_or_make, draw))
@@ -149,6 +152,7 @@ class LatentFeed:
         self._check()
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             made = self._encode(self._pixels.batch([draw], self._device))[0].float().cpu()
+        self.made += 1
         if self._store is not None and not self._pixels.dataset.replaced(draw.sample):
             self._store.put(self._pixels.dataset.cache_key(draw), {"latent": made.numpy()})
         return made
@@ -167,15 +171,17 @@ STATES = ("hidden", "pooled", "mask")
 
 class TextFeed:
     """States of a frozen text model (with its ``tokenizer``), remembered for each caption and, with
-    ``store``, on disk. ``check`` as for `LatentFeed`."""
+    ``store``, on disk. ``text`` gives the model for as long as it is needed; ``check`` as for
+    `LatentFeed`."""
 
     def __init__(
         self,
-        text: nn.Module,
+        text: Callable[[], AbstractContextManager[Any]],
         device: torch.device,
         store: Store | None = None,
         check: Callable[[], object] = nothing,
     ) -> None:
+        self.made = 0
         self._text, self._device, self._store = text, device, store
         self._check = check
         self._memo: Memo[str, TextStates] = Memo(_states_bytes)
@@ -196,8 +202,9 @@ class TextFeed:
         from cascade_train.models.text import TextStates, encode_text
 
         self._check()
-        with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
-            states = encode_text(self._text, self._text.tokenizer, [caption], self._device)
+        with torch.no_grad(), torch.autocast(self._device.type, enabled=False), self._text() as text:
+            states = encode_text(text, text.tokenizer, [caption], self._device)
+        self.made += 1
         made = TextStates(states.hidden.float().cpu(), states.pooled.float().cpu(), states.mask.cpu())
         if self._store is not None:
             self._store.put(

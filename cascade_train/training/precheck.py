@@ -124,9 +124,9 @@ def _applied(models: ModelsSpec) -> list[dict[str, Any]]:
     """The settings of the runs laid over ``models``, the first one first."""
     if not models.applied:
         return []
-    from cascade_train.models.trained import settings_of
+    from cascade_train.models.trained import kind_and_settings
 
-    return [settings_of(run) for run in models.applied]
+    return [kind_and_settings(run)[1] for run in models.applied]
 
 
 @lru_cache(maxsize=8)

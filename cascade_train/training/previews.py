@@ -162,7 +162,7 @@ def standing(trainer: Trainer, position: Position) -> Iterator[Standing]:
     try:
         for module in modules:
             module.training = False
-        with torch.no_grad(), cast:
+        with torch.no_grad(), cast, objective.in_place():
             yield Standing(position, network, text, tuple(trainer.coming_captions()))
     finally:
         for module, mode in modes:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
+from cascade_train.models.owner import leave, with_room
 from cascade_train.models.trained import TrainedState
 from cascade_train.ranks.talk import gather_rows, share_buffers, sum_gradients
 from cascade_train.training.dropout import Masks, batch_norms
@@ -32,6 +33,7 @@ class Trainer:
         self.host = host
         self.step = 0
         self._drawn: tuple[int, list[MicroBatch]] = (-1, [])
+        self._made = 0
         self.whole = True
         """False while an update is half made and the state must not be saved."""
         self.objective = objective_for(spec, host)
@@ -63,7 +65,8 @@ class Trainer:
             group["lr"] = learning_rate(spec.optimizer, group["base"], self.step, spec.total_steps, block)
             rate = rate or group["lr"]
         try:
-            scored = self._scored()
+            with objective.in_place():
+                scored = with_room(self._scored, self.host.device)
             sum_gradients(self.parameters.values(), self.host)
             raw, weighted, log_snr = self._gathered(scored)
             norm = self._clip()
@@ -84,6 +87,7 @@ class Trainer:
         if self.ema is not None:
             self.ema.update(self.parameters, self.step + 1)
         objective.after_step(raw, log_snr)
+        self._rest_encoders()
         share_buffers(objective.buffers().values() if self.moves_buffers else (), self.host)
         self.step += 1
         self.whole = True
@@ -99,6 +103,13 @@ class Trainer:
                 len(item.raw) for item in scored
             )
         return row
+
+    def _rest_encoders(self) -> None:
+        """Let encoders leave the device after a step that needed none of them."""
+        made = sum(feed.made for feed in self.objective.feeds())
+        if made == self._made:
+            leave(self.host.device)
+        self._made = made
 
     def _scored(self) -> list[Scored]:
         """Forward and backward of this step's batch, and a beginning with what the next one needs."""

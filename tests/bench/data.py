@@ -191,7 +191,7 @@ def warm_caches(folder: Path, rounds: int) -> dict[str, Any]:
         latents = LatentFeed(
             PixelFeed(opened), nothing, device, store_for(cached, models, "compressor", host)
         )
-        texts = TextFeed(nothing, device, store_for(cached, models, "text", host))  # type: ignore[arg-type]
+        texts = TextFeed(nothing, device, store_for(cached, models, "text", host))
         for step in range(steps):
             draws = opened.draws(0, step, batch)
             latents.batch(draws)

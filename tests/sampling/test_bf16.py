@@ -132,7 +132,7 @@ def test_it_trains_on_bf16_models(studio: ModuleType, half: ModelsSpec, tmp_path
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
 
 
-FEW = {
+FEW: dict[str, dict[str, object]] = {
     "text_to_image": {
         "Sample Stage C.steps": 4,
         "Sample Stage C.pictures": 2,
@@ -158,7 +158,7 @@ def test_the_shipped_graphs_work_in_bf16(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Encoding, training with its previews, validating and drawing."""
-    settings = {"Load Stable Cascade.precision": "bf16", **FEW[name]}
+    settings: dict[str, object] = {"Load Stable Cascade.precision": "bf16", **FEW[name]}
     arguments = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     workflow = str(ROOT / "workflows" / f"{name}.json")
     code = main(["run", workflow, *arguments, "--output-dir", str(tmp_path), "--json"])

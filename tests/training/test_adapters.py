@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +35,15 @@ def answers(unet: torch.nn.Module, text: torch.nn.Module, caption: str) -> torch
             clip_text=states.hidden,
             clip_img=torch.zeros(1, 1, 32),
         ).sample
+
+
+def weights_of(unet: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The weight that each layer computes with."""
+    return {
+        name: module.weight
+        for name, module in unet.named_modules()
+        if isinstance(module, (torch.nn.Linear, torch.nn.Conv2d))
+    }
 
 
 def test_filters_are_the_references_pieces_of_names(models: ModelsSpec) -> None:
@@ -90,8 +100,9 @@ def test_an_applied_run_answers_as_the_network_did_in_training(
     assert (trained - untouched).abs().max() > 0.01
     torch.testing.assert_close(answers(whole, text, caption), trained, rtol=1e-3, atol=1e-4)
     # strength goes from the models to the trained state, along the weights
-    half = library.part(apply_trained(models, position, 0.5), "stage_c").state_dict()
-    ends = base.state_dict(), whole.state_dict()
+    half = weights_of(library.part(apply_trained(models, position, 0.5), "stage_c"))
+    ends = weights_of(base), weights_of(whole)
+    assert half.keys() == ends[0].keys() and any(not torch.equal(half[name], ends[0][name]) for name in half)
     for name, value in half.items():
         torch.testing.assert_close(value, (ends[0][name] + ends[1][name]) / 2, rtol=1e-4, atol=1e-6)
     assert torch.equal(answers(library.part(models, "stage_c"), text, caption), untouched)
@@ -103,7 +114,7 @@ def test_merging_is_what_peft_does(studio: ModuleType, models: ModelsSpec, tmp_p
     spec = studio.spec("dora", models)
     spec = replace(spec, optimizer=replace(spec.optimizer, ema=0.0, learning_rate=0.05))
     position, _ = run.train(run.start(spec, host), 3, host=host)
-    live = next(iter(run._live.values())).objective.unet  # type: ignore[attr-defined]
+    live = copy.deepcopy(next(iter(run._live.values())).objective.unet)  # type: ignore[attr-defined]
     ours = library.part(apply_trained(models, position), "stage_c")
     for name in chosen(layers_of(library.part(models, "stage_c")), "attn"):
         layer = live.get_submodule(name)
@@ -239,7 +250,7 @@ def test_a_run_does_not_fit_models_of_another_size(
     other = build.build("stage_a", widths.config("stage_a"))
     (link,) = apply_trained(models, position).applied
     with pytest.raises(CascadeError, match="models of another size"):
-        applied.lay_over(other, "stage_a", link)
+        applied.merged(other, "stage_a", link)
 
 
 def test_a_checkpoint_that_was_deleted_is_told_when_models_are_loaded(

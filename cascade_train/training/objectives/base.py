@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from cascade_train.data.dataset import Draw, OpenDataset
     from cascade_train.host.base import Host
     from cascade_train.models.text import TextStates
+    from cascade_train.training.feed import LatentFeed, TextFeed
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class ParameterGroup:
 class TrainingObjective(ABC):
     """What is trained and how samples are scored.
 
-    A subclass fills ``modules`` (parts that are trained, deep copies of their own), reads samples from
+    A subclass fills ``modules`` (parts that are trained, copies or twins of their own), reads samples from
     ``dataset`` and scores them. Its whole state is the parameters that require gradients, the persistent
     buffers of ``modules``, and ``extra_state``.
     """
@@ -103,6 +105,14 @@ class TrainingObjective(ABC):
             for name, value in module._buffers.items()
             if value is not None and name not in module._non_persistent_buffers_set
         }
+
+    def in_place(self) -> AbstractContextManager[Any]:
+        """Keeps frozen parts that the modules share on the device while a step or a preview is made."""
+        return nullcontext()
+
+    def feeds(self) -> Sequence[LatentFeed | TextFeed]:
+        """What encodes for it."""
+        return ()
 
     def ahead(self, draws: Sequence[Draw]) -> None:  # noqa: B027
         """Told what the next step will draw, so that loading can begin."""
@@ -149,7 +159,9 @@ def trainable_part(spec: RunSpec, part: str, host: Host) -> nn.Module:
     init = target.init if isinstance(target, FullTarget) else "models"
     module: nn.Module
     if init == "models":
-        module = own_copy(spec, part)
+        from cascade_train.models.library import own_copy
+
+        module = own_copy(spec.models, part)  # type: ignore[arg-type]
     else:
         from cascade_train.models.starts import initial
 
@@ -173,13 +185,6 @@ def save_memory(module: nn.Module) -> None:
             enable()
 
 
-def own_copy(spec: RunSpec, part: str) -> nn.Module:
-    """A copy of ``part`` on the CPU; the cached one stays there too, and takes no room on the device."""
-    from cascade_train.models import library
-
-    return copy.deepcopy(library.part(spec.models, part))  # type: ignore[arg-type]
-
-
 def _own_config(spec: RunSpec, part: str) -> str:
     """The models' own configuration of ``part`` as JSON; empty where they have none."""
     import json
@@ -191,8 +196,21 @@ def _own_config(spec: RunSpec, part: str) -> str:
     return json.dumps(build.module_config(part, library.part(spec.models, part)))  # type: ignore[arg-type]
 
 
-def frozen_part(spec: RunSpec, part: str, host: Host) -> nn.Module:
-    """``part`` from the shared cache: eval, without gradients, not to be changed."""
+def frozen_part(spec: RunSpec, part: str, host: Host) -> Callable[[], AbstractContextManager[Any]]:
+    """What gives ``part`` for as long as it is needed: shared, eval, without gradients, not to be changed. It
+    is loaded when it is first asked for."""
     from cascade_train.models import library
 
-    return library.part(spec.models, part, host.device)  # type: ignore[arg-type]
+    return partial(library.use, spec.models, part, host.device)  # type: ignore[arg-type]
+
+
+def encoder(
+    frozen: Callable[[], AbstractContextManager[Any]], encode: Callable[[Any, Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """``encode(module, pictures)`` as a function of pictures alone."""
+
+    def encoded(pictures: Tensor) -> Tensor:
+        with frozen() as module:
+            return encode(module, pictures)
+
+    return encoded

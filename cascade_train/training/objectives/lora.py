@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from cascade_train.models import library
+from cascade_train.models.spec import Part
 from cascade_train.models.trained import TrainedState
-from cascade_train.training.feed import TextFeed, TokenFeed
+from cascade_train.training.feed import TokenFeed
 from cascade_train.training.objectives.adapters import RowEmbedding, adapter_tensors, add_lora
-from cascade_train.training.objectives.base import ParameterGroup, frozen_part, own_copy, save_memory
+from cascade_train.training.objectives.base import ParameterGroup, save_memory
 from cascade_train.training.objectives.stage_c import StageCBase, frozen_text
 from cascade_train.training.said import check_said
 from cascade_train.training.spec import LoRATarget
@@ -36,20 +39,23 @@ class LoRAObjective(StageCBase):
         super().__init__(spec, host)
         modules: dict[str, nn.Module] = {}
         self.rows: list[dict[str, Any]] = []
-        self._frozen: TextFeed | None = None
+        shared: list[Part] = []
         if target.tokens is not None:
-            text, self.rows = _with_rows(frozen_part(spec, "text", host), target)
+            text, self.rows = _with_rows(library.own_twin(spec.models, "text", host.device), target)
+            shared.append("text")
             if not spec.dataset.streamed:  # what a stream will say is not known
                 check_said(target.tokens, text.tokenizer, self.dataset, host, spec.caption_dropout)
             self._text, self._tokens = text, TokenFeed(text.tokenizer, self.device)
         else:
             self._frozen = frozen_text(spec, host, self.check_stop)
         if target.modules.strip():
-            unet = own_copy(spec, "stage_c")
+            unet = library.own_twin(spec.models, "stage_c", host.device)
             add_lora(unet, target, spec.seed)
             modules["stage_c"] = unet.to(self.device)
         else:
-            unet = frozen_part(spec, "stage_c", host)
+            unet = library.own_twin(spec.models, "stage_c", host.device)
+        shared.append("stage_c")
+        self._shared = tuple(shared)
         self.unet = unet.eval()
         save_memory(self.unet)
         base = next(self.unet.parameters())
@@ -57,6 +63,9 @@ class LoRAObjective(StageCBase):
         if target.tokens is not None:
             modules["text"] = self._text.eval()
         self.modules = nn.ModuleDict(modules)
+
+    def in_place(self) -> AbstractContextManager[Any]:
+        return library.in_place(self.spec.models, self._shared, self.host.device)
 
     def text(self, captions: list[str]) -> TextStates:
         if self._frozen is not None:

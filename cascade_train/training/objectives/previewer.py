@@ -9,7 +9,7 @@ from torch import nn
 from cascade_train.diffusion.targets import per_sample_mse
 from cascade_train.models.compressor import encode
 from cascade_train.training.feed import LatentFeed
-from cascade_train.training.objectives.base import MicroBatch, Scored, frozen_part
+from cascade_train.training.objectives.base import MicroBatch, Scored, encoder, frozen_part
 from cascade_train.training.objectives.pictures import PictureObjective
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class PreviewerObjective(PictureObjective):
 
     def __init__(self, spec: RunSpec, host: Host) -> None:
         super().__init__(spec, host)
-        compressor = frozen_part(spec, "compressor", host)
-        self.latents = LatentFeed(self.pixels, lambda pictures: encode(compressor, pictures), self.device)
+        compressor = encoder(frozen_part(spec, "compressor", host), encode)
+        self.latents = LatentFeed(self.pixels, compressor, self.device)
 
     def score(self, batch: MicroBatch) -> Scored:
         decoded = self.modules["previewer"](self.latents.batch(batch.draws)).float()

@@ -14,6 +14,7 @@ from cascade_train.training.feed import LatentFeed, Memo, PixelFeed, TextFeed, t
 from cascade_train.training.objectives.base import (
     MicroBatch,
     Scored,
+    encoder,
     frozen_part,
     full_result,
     trainable_part,
@@ -53,9 +54,11 @@ class StageBObjective(DiffusionObjective):
             spec.dataset, multiple=sizes.size_multiple, native_side=sizes.native_side, host=host
         )
         self.compressor = frozen_part(spec, "compressor", host)
-        stage_a = frozen_part(spec, "stage_a", host)
+        stage_a = encoder(
+            frozen_part(spec, "stage_a", host), lambda module, pictures: module.encode(pictures)
+        )
         self.pixels = PixelFeed(self.dataset)
-        self.latents = LatentFeed(self.pixels, stage_a.encode, self.device, None, self.check_stop)  # type: ignore[arg-type]
+        self.latents = LatentFeed(self.pixels, stage_a, self.device, None, self.check_stop)
         self._text = TextFeed(
             frozen_part(spec, "text", host),
             self.device,
@@ -65,6 +68,9 @@ class StageBObjective(DiffusionObjective):
         self._conditions: Memo[Hashable, Tensor] = Memo(tensor_bytes)
         self.modules = nn.ModuleDict({"stage_b": trainable_part(spec, "stage_b", host)})
         self.unet = self.modules["stage_b"]
+
+    def feeds(self) -> Sequence[LatentFeed | TextFeed]:
+        return self.latents, self._text
 
     def ahead(self, draws: Sequence[Draw]) -> None:
         self.latents.ahead(draws)
@@ -119,7 +125,8 @@ class StageBObjective(DiffusionObjective):
         with torch.autocast(self.device.type, enabled=False):
             picture = self.pixels.batch([draw], self.device)
             small = nn.functional.interpolate(picture, size=size, mode="nearest")
-            return encode(self.compressor, small)[0].float().cpu()
+            with self.compressor() as compressor:
+                return encode(compressor, small)[0].float().cpu()
 
     def result(self, weights: Mapping[str, Tensor]) -> TrainedState:
         return full_result(self.spec, self.modules, weights, ("stage_b",))

@@ -14,6 +14,7 @@ from cascade_train.training.feed import LatentFeed, PixelFeed, TextFeed, TokenFe
 from cascade_train.training.objectives.base import (
     MicroBatch,
     Scored,
+    encoder,
     frozen_part,
     full_result,
     trainable_part,
@@ -59,22 +60,21 @@ class StageCBase(DiffusionObjective):
         self.dataset = open_dataset(
             spec.dataset, multiple=sizes.size_multiple, native_side=sizes.native_side, host=host
         )
-        compressor = frozen_part(spec, "compressor", host)
         self.pixels = PixelFeed(self.dataset, remember=False)
         self.latents = LatentFeed(
             self.pixels,
-            lambda pictures: encode(compressor, pictures),
+            encoder(frozen_part(spec, "compressor", host), encode),
             self.device,
             store_for(spec.dataset, spec.models, "compressor", host),
             self.check_stop,
         )
         self.image_width = sizes.image_width
         self._images: LatentFeed | None = None
+        self._frozen: TextFeed | None = None
         if spec.image_share > 0 and has(spec.models, "image"):
-            encoder = frozen_part(spec, "image", host)
             self._images = LatentFeed(
                 self.pixels,
-                lambda pictures: encode_image(encoder, pictures),
+                encoder(frozen_part(spec, "image", host), encode_image),
                 self.device,
                 store_for(spec.dataset, spec.models, "image", host),
                 self.check_stop,
@@ -85,6 +85,9 @@ class StageCBase(DiffusionObjective):
 
     def shown(self) -> tuple[nn.Module | None, Callable[[list[str]], TextStates] | None]:
         return self.unet, self.text
+
+    def feeds(self) -> Sequence[LatentFeed | TextFeed]:
+        return [each for each in (self.latents, self._images, self._frozen) if each is not None]
 
     def ahead(self, draws: Sequence[Draw]) -> None:
         self.latents.ahead(draws)
@@ -132,7 +135,6 @@ class StageCObjective(StageCBase):
         self.parts = ("stage_c", *target.also)
         self.modules = nn.ModuleDict({part: trainable_part(spec, part, host) for part in self.parts})
         self.unet = self.modules["stage_c"]
-        self._frozen: TextFeed | None = None
         if "text" in self.parts:
             self._tokens = TokenFeed(self.modules["text"].tokenizer, self.device)
         else:
