@@ -43,7 +43,11 @@ class Optimizer(CascadeNode):
         beta1, beta2 = OptimizerSpec.betas
         return {
             "required": {
-                "name": choice(options(OptimizerSpec, "name"), "AdamW suits nearly everything."),
+                "name": choice(
+                    options(OptimizerSpec, "name"),
+                    "AdamW suits nearly everything. adamw8bit keeps its moments in 8 bits, a quarter of the "
+                    "memory, which matters for full training; it needs bitsandbytes.",
+                ),
                 "learning_rate": number(
                     OptimizerSpec.learning_rate,
                     0.0,
@@ -166,7 +170,15 @@ class TrainingRun(CascadeNode):
                     "Noise of a picture's mean colour added to the noise.",
                 ),
                 "label": text("", "A name for people. It changes nothing in the result."),
-            }
+            },
+            "optional": {
+                "checkpointing": choice(
+                    options(RunSpec, "checkpointing"),
+                    "Whether activations are worked out again on the way back rather than kept: less memory, "
+                    "about a third more time, the same result. auto: for networks of 300 million weights and "
+                    "more.",
+                ),
+            },
         }
 
     def run(self, label: str, **settings: Any) -> tuple[Any]:

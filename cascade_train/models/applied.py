@@ -16,6 +16,7 @@ from torch.nn.utils import parametrize
 
 from cascade_train.errors import CascadeError
 from cascade_train.models import owner
+from cascade_train.models.compact import CompactLinear
 from cascade_train.models.spec import AppliedRun
 from cascade_train.models.trained import TrainedState, kind_and_settings, state_of
 from cascade_train.models.weights import PREDICTS
@@ -102,6 +103,9 @@ class Adapter(nn.Module):
 
 
 def _attach(layer: nn.Module, adapter: Adapter) -> None:
+    if isinstance(layer, CompactLinear):
+        layer.adapters.append(adapter.to(layer.weight.device))
+        return
     parametrize.register_parametrization(layer, "weight", adapter.to(layer.weight.device), unsafe=True)  # type: ignore[arg-type]
 
 

@@ -6,6 +6,7 @@ The configuration comes from the file's metadata; where there is none, it is rea
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from cascade_train.models.spec import Part
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+# diffusers and peft import it where it is installed, and on a CPU it then warns of 4-bit products nobody asked for
 
 
 def config_for(part: Part, shapes: Shapes, metadata: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +14,16 @@ from cascade_train.errors import CascadeError
 from cascade_train.host.base import lies_in, slashed, stays_in
 from cascade_train.models import owner, weights
 from cascade_train.models.geometry import Geometry, geometry
-from cascade_train.models.spec import AUTO, AppliedRun, ModelsSpec, Part, PartFile, Precision, Variant
+from cascade_train.models.spec import (
+    AUTO,
+    AppliedRun,
+    Compact,
+    ModelsSpec,
+    Part,
+    PartFile,
+    Precision,
+    Variant,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,6 +79,8 @@ def load_models(
     variant: Variant = "full",
     precision: Precision | Literal["auto"] = "fp32",
     files: Mapping[Part, str] | None = None,
+    compact: Compact = "",
+    offload: bool = False,
 ) -> ModelsSpec:
     """Describe a Stable Cascade; files are found and identified, nothing is loaded.
 
@@ -79,12 +91,14 @@ def load_models(
             nano, and for files what `suited` says.
         files: file (or, for text and image, folder) names by part, as they lie in the host's model folders
             or as paths that may be read. Parts left out are looked for by their official names.
+        compact, offload: see `ModelsSpec`.
 
     Raises:
         CascadeError: a part is not found, or a file is not of its part. All missing parts are named at once.
     """
     if source in ("", NANO):
-        return models_in(nano_folder(), name=NANO, precision="fp32" if precision == AUTO else precision)  # type: ignore[arg-type]
+        bundled = models_in(nano_folder(), name=NANO, precision="fp32" if precision == AUTO else precision)  # type: ignore[arg-type]
+        return replace(bundled, compact=compact, offload=offload)
     if source != FILES:
         raise CascadeError(f"there are no models called '{source}'", fix=f"One of {', '.join(SOURCES)}")
     found: list[PartFile] = []
@@ -104,7 +118,13 @@ def load_models(
         )
     if precision == AUTO:
         precision = suited(host.device)
-    return ModelsSpec(name=f"Stable Cascade {variant}", parts=tuple(found), precision=precision)  # type: ignore[arg-type]
+    return ModelsSpec(
+        name=f"Stable Cascade {variant}",
+        parts=tuple(found),
+        precision=precision,  # type: ignore[arg-type]
+        compact=compact,
+        offload=offload,
+    )
 
 
 def suited(device: str) -> Precision:
@@ -212,7 +232,8 @@ def own_copy(spec: ModelsSpec, part: Part) -> nn.Module:
 
     with torch.inference_mode(False), torch.no_grad():
         file = part_file(spec, part)
-        held = owner.held((*_name(spec, file), ()))
+        plain = replace(spec, compact="", offload=False)
+        held = owner.held((*_name(plain, file), ()))
         module = copy.deepcopy(held.module).to("cpu") if held is not None else _loaded(spec, file)
         for run in _touching(spec, part):
             from cascade_train.models import applied
@@ -231,6 +252,8 @@ TWINS = 3
 
 
 def _name(spec: ModelsSpec, file: PartFile) -> tuple[Any, ...]:
+    if spec.makes_compact(file.part):
+        return file.part, file.content, spec.precision, spec.compact, spec.offload
     return file.part, file.content, spec.precision
 
 
@@ -241,7 +264,10 @@ def _base(
 
     A run that trained all weights leaves nothing of the file's to share: the part as it made it is a base.
     """
+    import torch
+
     from cascade_train.models import applied
+    from cascade_train.models.compact import compacted
 
     own = max((number for number, run in enumerate(runs, 1) if applied.kind_of(run) == "full"), default=0)
     name = (*_name(spec, file), tuple((run.position, run.strength) for run in runs[:own]))
@@ -250,7 +276,8 @@ def _base(
         module = _loaded(spec, file)
         for run in runs[:own]:
             module = applied.merged(module, file.part, run)
-        return module
+        with torch.inference_mode(False), torch.no_grad():
+            return compacted(module, file.part, spec)
 
     return owner.get(name, file.part, device, load, _bytes(file, spec.precision)), runs[own:]
 

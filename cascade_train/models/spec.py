@@ -16,6 +16,9 @@ Precision = Literal["fp32", "bf16"]
 AUTO = "auto"
 """In place of a precision: bf16 for files on a GPU that computes in it, else fp32."""
 
+Compact = Literal["", "int8", "fp8"]
+"""How the frozen linear weights of Stages C and B are stored; empty: in the models' precision."""
+
 Variant = Literal["full", "lite"]
 """The official sizes of Stages B and C."""
 
@@ -51,7 +54,14 @@ class ModelsSpec:
     parts: tuple[PartFile, ...] = ()
     precision: Precision = "fp32"
     applied: tuple[AppliedRun, ...] = ()
+    compact: Compact = ""
+    offload: bool = local(False)
+    """Whether these weights stay on the CPU, and come to the device layer by layer."""
 
     @property
     def digest(self) -> str:
         return digest(self)
+
+    def makes_compact(self, part: str) -> bool:
+        """Whether linear layers of ``part`` are stored otherwise than others: those of the large parts."""
+        return part in ("stage_c", "stage_b") and bool(self.compact or self.offload)

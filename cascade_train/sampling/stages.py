@@ -325,7 +325,7 @@ def _guided_network(
     network: Any, settings: SamplerSettings, condition: dict[str, Tensor], negative: dict[str, Tensor]
 ) -> Denoiser:
     def call(x: Tensor, time: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-        dtype = next(network.parameters()).dtype
+        dtype = network.embedding[1].weight.dtype
         cast = {name: value.to(dtype) for name, value in inputs.items()}
         return network(x.to(dtype), timestep_ratio=time, return_dict=False, **cast)[0].float()
 

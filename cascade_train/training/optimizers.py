@@ -62,4 +62,8 @@ def build_optimizer(
         return torch.optim.AdamW(torch_groups, betas=spec.betas, eps=spec.epsilon, fused=fused)
     if spec.name == "sgd":
         return torch.optim.SGD(torch_groups, momentum=spec.betas[0])
-    raise CascadeError(f"no optimizer is called '{spec.name}'", fix="Use adamw or sgd")
+    if spec.name == "adamw8bit":
+        from bitsandbytes.optim import AdamW8bit  # Dettmers et al. 2022, arXiv:2110.02861
+
+        return AdamW8bit(torch_groups, lr=spec.learning_rate, betas=spec.betas, eps=spec.epsilon)
+    raise CascadeError(f"no optimizer is called '{spec.name}'", fix="Use adamw, adamw8bit or sgd")

@@ -5,6 +5,7 @@ Layers are looked up in the header of Stage C's file, words in the tokenizer's f
 
 from __future__ import annotations
 
+import importlib.util
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ def examine(spec: RunSpec) -> str:
             raise CascadeError(f"the {what} is {share}", fix="Use a share from 0 to 1")
     if spec.optimizer.learning_rate < 0:
         raise CascadeError(f"the learning rate is {spec.optimizer.learning_rate}", fix="Use 0 or more")
+    if spec.optimizer.name == "adamw8bit":
+        _installed("bitsandbytes", "optim", "the optimizer adamw8bit")
     if not 0 <= spec.optimizer.ema < 1:
         raise CascadeError(f"the EMA decay is {spec.optimizer.ema}", fix="Use 0 (none) to just under 1")
     _sizes(spec)
@@ -64,6 +67,14 @@ def examine(spec: RunSpec) -> str:
         if other
         else ""
     )
+
+
+def _installed(library_name: str, extra: str, what: str) -> None:
+    if importlib.util.find_spec(library_name) is None:
+        raise CascadeError(
+            f"{what} needs {library_name}, which is not installed",
+            fix=f"pip install 'cascade-train[{extra}]' into this Python, or choose another",
+        )
 
 
 def _sizes(spec: RunSpec) -> None:

@@ -47,6 +47,7 @@ class Trainer:
             )
         self.names = {id(value): name for name, value in self.parameters.items()}
         self.optimizer = build_optimizer(spec.optimizer, self.objective.groups(), self.objective.device)
+        self.counts_in_ints = spec.optimizer.name == "adamw8bit"
         decay = spec.optimizer.ema
         self.ema = Ema(self.parameters, decay) if decay > 0 else None
 
@@ -188,9 +189,9 @@ class Trainer:
             name = self.names[id(parameter)]
             out.update(
                 {
-                    f"optimizer/{key}/{name}": value
+                    f"optimizer/{key}/{name}": value if isinstance(value, Tensor) else torch.tensor(value)
                     for key, value in moments.items()
-                    if isinstance(value, Tensor)
+                    if isinstance(value, (Tensor, int))  # bitsandbytes counts steps in an int
                 }
             )
         return out
@@ -214,6 +215,9 @@ class Trainer:
         for key, value in _under("optimizer/", state).items():
             kind, _, name = key.partition("/")
             parameter = by_name[name]
+            if kind == "step" and self.counts_in_ints:
+                self.optimizer.state[parameter][kind] = int(value)
+                continue
             # a counter stays on the CPU unless the update is fused, as torch itself keeps it
             counter = kind == "step" and not self.optimizer.defaults.get("fused")
             # a moment takes the memory layout of its parameter, which fused updates rely on

@@ -35,8 +35,8 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
 
     names = chosen_layers(layers_of(unet), target.modules)
     if target.kind == "dora":
-        weights = {name: unet.get_parameter(f"{name}.weight") for name in names}
-        empty = [name for name, weight in weights.items() if not weight.flatten(1).any(dim=1).all()]
+        # one after the other: the weight of a compact layer is worked out at each look
+        empty = [name for name in names if not _weight(unet, name).flatten(1).any(dim=1).all()]
         if empty:
             raise CascadeError(
                 f"DoRA cannot train '{empty[0]}': some of its rows are all zero",
@@ -58,6 +58,10 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
         parameter.requires_grad_(is_adapter)
         if is_adapter:
             parameter.data = parameter.data.float()
+
+
+def _weight(unet: nn.Module, name: str) -> Tensor:
+    return unet.get_submodule(name).weight  # type: ignore[return-value]
 
 
 def adapter_tensors(weights: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:

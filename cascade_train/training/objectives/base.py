@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cascade_train.models.trained import TrainedState
-from cascade_train.training.spec import FullTarget, RunSpec
+from cascade_train.training.spec import Checkpointing, FullTarget, RunSpec
 
 if TYPE_CHECKING:
     from cascade_train.data.dataset import Draw, OpenDataset
@@ -169,7 +169,7 @@ def trainable_part(spec: RunSpec, part: str, host: Host) -> nn.Module:
         config = target.config or (_own_config(spec, part) if init == "random" else "")
         module = initial(part, init, config, spec.seed, spec.models)  # type: ignore[arg-type]
     module = module.float().to(host.device).requires_grad_(True).train()
-    save_memory(module)
+    save_memory(module, spec.checkpointing)
     return module
 
 
@@ -177,9 +177,10 @@ LARGE = 300_000_000
 """From so many parameters on, activations are computed again on the way back rather than kept."""
 
 
-def save_memory(module: nn.Module) -> None:
-    """Switch on gradient checkpointing for a large network; it changes no result."""
-    if sum(value.numel() for value in module.parameters()) >= LARGE:
+def save_memory(module: nn.Module, mode: Checkpointing = "auto") -> None:
+    """Switch on gradient checkpointing where ``mode`` says so or the network is large. No result changes."""
+    size = sum(value.numel() for value in module.parameters())
+    if mode == "on" or (mode == "auto" and size >= LARGE):
         enable = getattr(module, "enable_gradient_checkpointing", None)
         if enable is not None:
             enable()

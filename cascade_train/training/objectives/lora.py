@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from cascade_train.models import library
@@ -57,9 +56,8 @@ class LoRAObjective(StageCBase):
         shared.append("stage_c")
         self._shared = tuple(shared)
         self.unet = unet.eval()
-        save_memory(self.unet)
-        base = next(self.unet.parameters())
-        self.autocast = self.autocast or base.dtype == torch.bfloat16
+        save_memory(self.unet, spec.checkpointing)
+        self.autocast = self.autocast or spec.models.precision == "bf16"
         if target.tokens is not None:
             modules["text"] = self._text.eval()
         self.modules = nn.ModuleDict(modules)
