@@ -210,7 +210,7 @@ def sample_b(
 
     each = B_BYTES * size[0] * size[1]
     steps = settings.steps
-    with library.use(models, "stage_b", device):  # pieces fit beside it, and room is not made of it
+    with library.use(models, "stage_b", device):  # pieces fit beside it
         drawn = _in_chunks(chunk, len(seeds), steps, "Stage B", progress, None, each=each, device=device)
     return drawn * SCALE
 
@@ -235,9 +235,7 @@ def decode_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Tensor
                 raise
         return tiles.tiled(pictures, latents[first:last], library.geometry(models).stage_a_factor, TILE)
 
-    with library.use(
-        models, "stage_a", device
-    ) as decoder:  # pieces fit beside it, and room is not made of it
+    with library.use(models, "stage_a", device) as decoder:  # pieces fit beside it
         rows = owner.in_pieces(piece, len(latents), each, device, BATCH)
     return torch.cat(rows).permute(0, 2, 3, 1).contiguous()
 
