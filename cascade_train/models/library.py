@@ -198,8 +198,11 @@ def own_twin(spec: ModelsSpec, part: Part, device: str = "cpu") -> nn.Module:
     computes with, `in_place` keeps on the device."""
     import torch
 
-    with torch.inference_mode(False):
-        return owner.twin(_held(spec, part, device)[1])
+    with torch.inference_mode(False), owner.LOCK:
+        base, module = _held(spec, part, device)
+        own = owner.twin(module)
+        base.lent.add(own)
+        return own
 
 
 def own_copy(spec: ModelsSpec, part: Part) -> nn.Module:
