@@ -73,11 +73,10 @@ def run(args: argparse.Namespace) -> int:
     return 1 if said.get("over") else 0
 
 
-def planned(found: Any, host: Any) -> tuple[list[Any], Plan]:
+def planned(found: Any, host: Any, guess: bool = True) -> tuple[list[Any], Plan]:
     """What each node would do, and what it needs of memory.
 
-    Raises:
-        CascadeError: a node would fail; it is named.
+    ``guess``: go on where only running can tell which pictures there are.
     """
     from cascade_train.data.spec import Dataset
     from cascade_train.graph.run.plan import dry_run
@@ -90,7 +89,7 @@ def planned(found: Any, host: Any) -> tuple[list[Any], Plan]:
             plan.add(node.node_id, node.title, node.class_type, inputs, sources)
 
     # what pictures a dataset has changes no memory, their sizes are those of its buckets
-    return dry_run(found, seen, {"CASCADE_DATASET": Dataset(())}), plan
+    return dry_run(found, seen, {"CASCADE_DATASET": Dataset(())} if guess else None), plan
 
 
 def described(plan: Plan, memory: float | None) -> dict[str, Any]:
@@ -138,7 +137,9 @@ def as_lines(plan: Plan, said: dict[str, Any]) -> list[str]:
 
     if not plan.nodes:
         return ["Nothing in this graph needs a network's memory."]
-    shown = [name for name in COLUMNS if any(phase[name] for node in said["nodes"] for phase in node["phases"])]
+    shown = [
+        name for name in COLUMNS if any(phase[name] for node in said["nodes"] for phase in node["phases"])
+    ]
     rows = [["MB", *shown]]
     for node in said["nodes"]:
         rows.append([f"{one_line(node['title'], 40)} (#{one_line(node['node'], 12)})", *[""] * len(shown)])
@@ -147,12 +148,16 @@ def as_lines(plan: Plan, said: dict[str, Any]) -> list[str]:
             rows.append([f"  {phase['name']}", *numbers])
     widths = [max(len(row[column]) for row in rows) for column in range(len(shown) + 1)]
     lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:]))]).rstrip()
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:]))]
+        ).rstrip()
         for row in rows
     ]
     lines += ["", graph_line(plan)]
     if said["unknown"]:
-        lines.append(f"Not counted, known only when others have run: {', '.join(map(one_line, said['unknown']))}")
+        lines.append(
+            f"Not counted, known only when others have run: {', '.join(map(one_line, said['unknown']))}"
+        )
     if said["options"]:
         lines += ["", "With another choice the whole would need at most:"]
         lines += [

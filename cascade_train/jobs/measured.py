@@ -24,8 +24,8 @@ from cascade_train.models.image import encode_image
 from cascade_train.models.live import Live, materialised
 from cascade_train.models.text import encode_tokens
 from cascade_train.sampling.stages import guided_network
-from cascade_train.training.objectives.adapters import RowEmbedding, inject_lora, layers_of
 from cascade_train.training.layers import chosen_layers
+from cascade_train.training.objectives.adapters import RowEmbedding, inject_lora, layers_of
 from cascade_train.training.spec import LoRATarget
 from cascade_train.training.tokens import Row
 
@@ -47,13 +47,13 @@ def measure(task: Task) -> Count:
         whole = _weights(task, config)
         depths = config.get("down_num_layers_per_block", [])
         if task.part == "stage_c" and min(depths, default=0) > max(SHALLOW):
-            first, second = (_passes(FakeTensorMode, task, _cut(config, depth)) for depth in SHALLOW)
+            first, second = (passes(FakeTensorMode, task, _cut(config, depth)) for depth in SHALLOW)
             layers = sum(depths) + sum(config["up_num_layers_per_block"])
             groups = 2 * len(depths)
             rest = layers / groups - SHALLOW[0]
-            passes = first + (second - first) * rest
-            return replace(whole, passes=int(passes))
-        return replace(whole, passes=_passes(FakeTensorMode, task, config))
+            beside = first + (second - first) * rest
+            return replace(whole, passes=int(beside))
+        return replace(whole, passes=passes(FakeTensorMode, task, config))
 
 
 def _cut(config: dict[str, Any], depth: int) -> dict[str, Any]:
@@ -116,8 +116,11 @@ def _weights(task: Task, config: dict[str, Any]) -> Count:
     )
 
 
-def _passes(fake: Callable[[], Any], task: Task, config: dict[str, Any]) -> int:
-    """The most bytes beside the weights while ``task`` goes through the network of ``config``."""
+def passes(fake: Callable[[], Any], task: Task, config: dict[str, Any]) -> int:
+    """The most bytes beside the weights while ``task`` goes through the network of ``config``.
+
+    ``fake`` makes the mode in which tensors take no memory; with `nullcontext` it is done in earnest.
+    """
     made = _build(task, config)
     with fake(), Live() as live:
         dtype = torch.bfloat16 if task.precision == "bf16" else torch.float32
@@ -271,4 +274,3 @@ def _masked(module: nn.Module) -> None:
         for name, layer in list(owner.named_children()):
             if type(layer) is nn.Dropout and layer.p > 0:
                 setattr(owner, name, _Masked(layer.p))
-

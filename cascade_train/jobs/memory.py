@@ -14,6 +14,8 @@ from typing import Any
 from cascade_train.host.base import Host
 from cascade_train.jobs.needs import counted
 from cascade_train.jobs.phases import (
+    AS_IT_IS,
+    LARGE,
     NETWORKS,
     Counting,
     Needs,
@@ -21,13 +23,14 @@ from cascade_train.jobs.phases import (
     Way,
     drawing,
     encoding_a,
+    parameters,
     training,
 )
 from cascade_train.models import library
 from cascade_train.models.owner import MARGIN
 from cascade_train.models.spec import ModelsSpec, Part
 from cascade_train.sampling.sizes import picture_size
-from cascade_train.training.spec import RunSpec
+from cascade_train.training.spec import LoRATarget, RunSpec
 
 Work = Callable[[Counting, Way, int], Needs]
 """What a node needs, by what is done otherwise and what of a trainer is kept meanwhile."""
@@ -44,7 +47,9 @@ class Option:
 
 OPTIONS: tuple[Option, ...] = (
     Option("one sample at a time (accumulation)", Way(single=True), "time; no other result"),
-    Option("gradient checkpointing", Way(checkpointing="on"), "half as much computing again; no other result"),
+    Option(
+        "gradient checkpointing", Way(checkpointing="on"), "half as much computing again; no other result"
+    ),
     Option("lite Stage B", Way(lite_b=True), "validation's fine detail; nothing in training"),
     Option("8-bit AdamW", Way(optimizer="adamw8bit"), "moments rounded to 8 bits; needs bitsandbytes"),
     Option("models in bf16", Way(precision="bf16"), "frozen weights rounded to 8 bits of precision"),
@@ -91,8 +96,8 @@ class Plan:
             self.unknown.append(title)
             return
         for work in works:
-            kept = self._kept(node_id, Way())
-            self.nodes.append(Node(node_id, title, work, work(self.counting, Way(), kept)))
+            kept = self._kept(node_id, AS_IT_IS)
+            self.nodes.append(Node(node_id, title, work, work(self.counting, AS_IT_IS, kept)))
             if self.nodes[-1].needs.kept:
                 self.kept[node_id] = work
 
@@ -100,10 +105,14 @@ class Plan:
         work = self.kept.get(node_id)
         return work(self.counting, way, 0).kept if work is not None else 0
 
-    def peak(self, way: Way = Way()) -> Phase | None:
+    def peak(self, way: Way = AS_IT_IS) -> Phase | None:
         """The largest phase of all, with ``way``; None where nothing needs memory."""
         phases = [
-            (node.needs if way == Way() else node.work(self.counting, way, self._kept(node.node_id, way))).peak
+            (
+                node.needs
+                if way == AS_IT_IS
+                else node.work(self.counting, way, self._kept(node.node_id, way))
+            ).peak
             for node in self.nodes
         ]
         return max(phases, key=lambda phase: phase.total, default=None)
@@ -164,6 +173,14 @@ def new_plan(host: Host) -> Plan:
     return Plan(partial(counted, folder=host.folders.cache))
 
 
+def tell_need(spec: RunSpec, host: Host) -> None:
+    """Tell the person the peak of training ``spec``, where its models are large or work on a GPU."""
+    part = "stage_c" if isinstance(spec.target, LoRATarget) else spec.target.part
+    large = library.has(spec.models, part) and parameters(spec.models, part) >= LARGE
+    if large or host.device != "cpu":
+        host.tell(f"training {run_line(spec, host)}")
+
+
 def run_line(spec: RunSpec, host: Host) -> str:
     """The peak of training ``spec`` in one line, from what is known or has been counted before."""
     needs = training(spec, partial(counted, folder=host.folders.cache), previews=True)
@@ -199,9 +216,7 @@ def _trains(inputs: Mapping[str, Any]) -> list[Work]:
 def _draws_prompts(inputs: Mapping[str, Any]) -> list[Work]:
     run, prompts = inputs.get("run"), inputs["prompts"]
     models: ModelsSpec = run.spec.models if run is not None else inputs["models"]
-    guided: list[Part] = [
-        part for part, cfg in zip(NETWORKS, (prompts.cfg_c, prompts.cfg_b)) if cfg != 1
-    ]
+    guided: list[Part] = [part for part, cfg in zip(NETWORKS, (prompts.cfg_c, prompts.cfg_b)) if cfg != 1]
     return [_drawing(models, prompts.width, prompts.height, guided=guided)]
 
 

@@ -1,9 +1,9 @@
 """What a piece of work needs at once, phase by phase, and what each option would change. Imports no torch.
 
-What lies on the device follows `models.owner`: a part that is not computing may be elsewhere, so a phase needs
-the parts that compute in it and what a trainer cannot put away. Pictures are drawn one at a time where memory
-is short. Frozen weights are counted at what their option makes of them: int8 and fp8 take a byte a number of a
-Linear weight and four a row; those that come from the CPU layer by layer take the room of two layers.
+What lies on the device follows `models.owner`: a part that is not computing may be elsewhere, so a phase
+needs the parts that compute in it and what a trainer cannot put away. Pictures are drawn one at a time where
+memory is short. Frozen weights are counted at what their option makes of them: int8 and fp8 take a byte a
+number of a Linear weight and four a row; those that come from the CPU layer by layer take two layers' room.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LITE_B: Mapping[str, Any] = {
     "kernel_size": 3,
     "dropout": [0.0, 0.0, 0.1, 0.1],
     "self_attn": True,
-    "timestep_conditioning_type": ['sca'],
+    "timestep_conditioning_type": ["sca"],
     "switch_level": None,
 }
 """The configuration of the official lite Stage B (700 M parameters)."""
@@ -89,6 +89,9 @@ class Way:
         return replace(self, **changed)
 
 
+AS_IT_IS = Way()
+
+
 @dataclass(frozen=True)
 class _Held:
     precision: Precision
@@ -110,9 +113,7 @@ class Phase:
 
     @property
     def total(self) -> int:
-        return (
-            self.weights + self.gradients + self.optimizer + self.average + self.activations + self.kept
-        )
+        return self.weights + self.gradients + self.optimizer + self.average + self.activations + self.kept
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Needs:
 
 
 def training(
-    spec: RunSpec, count: Counting, way: Way = Way(), *, previews: bool = False, cached: bool = False
+    spec: RunSpec, count: Counting, way: Way = AS_IT_IS, *, previews: bool = False, cached: bool = False
 ) -> Needs:
     """The phases of training ``spec``. ``cached``: encoders have done their work before."""
     target, models = spec.target, spec.models
@@ -170,7 +171,7 @@ def drawing(
     models: ModelsSpec,
     size: PictureSize,
     count: Counting,
-    way: Way = Way(),
+    way: Way = AS_IT_IS,
     *,
     parts: Sequence[Part] = ("text", "stage_c", "stage_b", "stage_a"),
     guided: Sequence[Part] = NETWORKS,
@@ -200,11 +201,13 @@ _NAMES: dict[Part, str] = {
 
 
 def drawing_task(
-    models: ModelsSpec, part: Part, size: PictureSize, guided: bool = True, way: Way = Way()
+    models: ModelsSpec, part: Part, size: PictureSize, guided: bool = True, way: Way = AS_IT_IS
 ) -> Task:
     """What `drawing` asks of one part, for one picture."""
     precision = way.of(models).precision
-    config = _text(LITE_B) if part == "stage_b" and way.lite_b and _is_large(models) else _config(models, part)
+    config = (
+        _text(LITE_B) if part == "stage_b" and way.lite_b and _is_large(models) else _config(models, part)
+    )
     if part == "stage_c":
         return _draws(part, config, precision, 1, size.stage_c, guided)
     if part == "stage_b":
@@ -218,7 +221,7 @@ def drawing_task(
     return Task("encode", part, config, precision, height=size.encoded[0], width=size.encoded[1])
 
 
-def encoding_a(models: ModelsSpec, size: PictureSize, count: Counting, way: Way = Way()) -> Needs:
+def encoding_a(models: ModelsSpec, size: PictureSize, count: Counting, way: Way = AS_IT_IS) -> Needs:
     """The phase of encoding a picture of ``size`` with Stage A."""
     held = way.of(models)
     height, width = size.picture
@@ -255,7 +258,7 @@ def parameters(models: ModelsSpec, part: Part) -> int:
     return sum(math.prod(shape) for shape in shapes.values())
 
 
-def micro_batch(spec: RunSpec, way: Way = Way()) -> int:
+def micro_batch(spec: RunSpec, way: Way = AS_IT_IS) -> int:
     """Samples of the largest part of a batch that passes at once."""
     if way.single:
         return 1
@@ -298,7 +301,11 @@ def _input(spec: RunSpec, part: Part) -> tuple[int, int]:
     """Sides (height, width) of what the trained network is given, of the largest bucket."""
     sizes = library.geometry(spec.models)
     width, height = _largest(spec)
-    factor = {"stage_c": sizes.latent_factor, "previewer": sizes.latent_factor, "stage_b": sizes.stage_a_factor}
+    factor = {
+        "stage_c": sizes.latent_factor,
+        "previewer": sizes.latent_factor,
+        "stage_b": sizes.stage_a_factor,
+    }
     return height // factor.get(part, 1), width // factor.get(part, 1)
 
 
@@ -329,9 +336,7 @@ def _encoding(spec: RunSpec, part: Part, held: _Held) -> list[tuple[str, Task]]:
         if library.has(models, each):
             sides = (1, 77) if each == "text" else (height, width)
             config = _config(models, each)
-            out.append(
-                (name, Task("encode", each, config, held.precision, height=sides[0], width=sides[1]))
-            )
+            out.append((name, Task("encode", each, config, held.precision, height=sides[0], width=sides[1])))
     return out
 
 
@@ -383,5 +388,3 @@ def _config_at(part: Part, path: str) -> str:
 @lru_cache(maxsize=64)
 def _header(path: str) -> tuple[Mapping[str, list[int]], Mapping[str, str]]:
     return weights.read_header(Path(path))
-
-
