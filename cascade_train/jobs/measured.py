@@ -164,7 +164,9 @@ def _loss(task: Task, made: _Made) -> Tensor:
             hidden, pooled = states.hidden, states.pooled
         else:
             pooled = new(batch, 1, config.clip_text_pooled_in_channels)
-            hidden = new(batch, TEXT, config.clip_text_in_channels) if task.part == "stage_c" else pooled
+            hidden = (
+                new(batch, task.positions, config.clip_text_in_channels) if task.part == "stage_c" else pooled
+            )
         inputs["clip_text_pooled"] = pooled
         if task.part == "stage_c":
             inputs["clip_text"] = hidden
@@ -197,7 +199,7 @@ def _draw(task: Task, made: _Made) -> None:
     new = lambda *shape: torch.zeros(shape, device=task.device)  # noqa: E731
     inputs = {"clip_text_pooled": new(batch, 1, config.clip_text_pooled_in_channels)}
     if task.part == "stage_c":
-        inputs["clip_text"] = new(batch, TEXT, config.clip_text_in_channels)
+        inputs["clip_text"] = new(batch, task.positions, config.clip_text_in_channels)
         inputs["clip_img"] = new(batch, 1, config.clip_image_in_channels or 1)
     else:
         sides = (max(1, task.height * 3 // 32), max(1, task.width * 3 // 32))
@@ -240,9 +242,6 @@ WORK: dict[str, Callable[[Task, _Made], None]] = {
     "decode": _decode,
     "encode": _encode,
 }
-
-TEXT = 77
-"""Positions of a caption's states; nano has fewer, which is next to nothing."""
 
 
 def _length(text: Any) -> int:

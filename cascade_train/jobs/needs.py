@@ -60,10 +60,13 @@ class Task:
     pieces: bool = False
     guided: bool = False
     device: str = "cpu"
+    positions: int = 77
+    """Of the text's states that Stage C attends to."""
 
     @property
     def name(self) -> str:
-        return digest({"counting": COUNTING, "task": asdict(self)})
+        told = {key: value for key, value in asdict(self).items() if (key, value) != ("positions", 77)}
+        return digest({"counting": COUNTING, "task": told})
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,8 @@ def drawing_task(
         _text(LITE_B) if part == "stage_b" and way.lite_b and _is_large(models) else _config(models, part)
     )
     if part == "stage_c":
-        return _draws(part, config, precision, 1, size.stage_c, guided)
+        task = _draws(part, config, precision, 1, size.stage_c, guided)
+        return replace(task, positions=_positions(models))
     if part == "stage_b":
         return _draws(part, config, precision, 1, size.stage_b, guided)
     if part == "text":
@@ -285,6 +286,7 @@ def _step(spec: RunSpec, part: Part, way: Way) -> Task:
             tokens=max(1, count) if tokens else 0,
             checkpointing=checks,
             pieces=pieces,
+            positions=_positions(models),
         )
     also = "text" in target.also
     return Task(
@@ -344,6 +346,12 @@ def _draws(
     part: Part, config: str, precision: Precision, batch: int, grid: tuple[int, int], guided: bool
 ) -> Task:
     return Task("draw", part, config, precision, batch=batch, height=grid[0], width=grid[1], guided=guided)
+
+
+def _positions(models: ModelsSpec) -> int:
+    if not library.has(models, "text"):
+        return 77
+    return min(77, int(json.loads(_config(models, "text")).get("max_position_embeddings", 77)))
 
 
 def _native(models: ModelsSpec) -> tuple[int, int]:
