@@ -18,8 +18,9 @@ from pathlib import Path
 from cascade_train.data.spec import BucketSpec, Dataset
 from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.jobs.measured import measure
-from cascade_train.jobs.needs import BUNDLED, Count, Task
+from cascade_train.jobs.needs import BUNDLED
 from cascade_train.jobs.phases import Needs, Way, drawing, training
+from cascade_train.jobs.tasks import Count, Task
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec, Variant
 from cascade_train.sampling.sizes import picture_size

@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     found = checked(workflow, classes, host, settings=args.settings, only=args.only)
     if isinstance(found, Wrong):
         return refuse([problem.as_json() for problem in found.problems], args.json)
+    from cascade_train.commands.counting import planned
+
     plan = planned(found, host)[1]
     said = described(plan, args.memory)
     if args.json:
@@ -71,25 +73,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(as_lines(plan, said)))
     return 1 if said.get("over") else 0
-
-
-def planned(found: Any, host: Any, guess: bool = True) -> tuple[list[Any], Plan]:
-    """What each node would do, and what it needs of memory.
-
-    ``guess``: go on where only running can tell which pictures there are.
-    """
-    from cascade_train.data.spec import Dataset
-    from cascade_train.graph.run.plan import dry_run
-    from cascade_train.jobs.memory import new_plan
-
-    plan = new_plan(host)
-
-    def seen(node: Any, inputs: Any, sources: Any) -> None:
-        if node.will != "fails":
-            plan.add(node.node_id, node.title, node.class_type, inputs, sources)
-
-    # what pictures a dataset has changes no memory, their sizes are those of its buckets
-    return dry_run(found, seen, {"CASCADE_DATASET": Dataset(())} if guess else None), plan
 
 
 def described(plan: Plan, memory: float | None) -> dict[str, Any]:

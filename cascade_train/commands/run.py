@@ -142,7 +142,7 @@ def _run(args: argparse.Namespace, display: Any) -> int:
     if isinstance(found, Wrong):
         return refuse([problem.as_json() for problem in found.problems], args.json)
     if args.dry_run:
-        from cascade_train.commands.plan import planned
+        from cascade_train.commands.counting import planned
 
         return _print_plan(*planned(found, host, guess=False), args.json)
 

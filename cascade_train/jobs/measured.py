@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cascade_train.diffusion.samplers import SamplerSettings
 from cascade_train.diffusion.targets import per_sample_mse
-from cascade_train.jobs.needs import Count, Task
+from cascade_train.jobs.tasks import Count, Task
 from cascade_train.models import build
 from cascade_train.models.compressor import encode
 from cascade_train.models.image import encode_image

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_train.data.buckets import Buckets
-from cascade_train.jobs.needs import Count, Task
+from cascade_train.jobs.tasks import Count, Task
 from cascade_train.models import build, layouts, library, weights
 from cascade_train.models.spec import ModelsSpec, Part, PartFile, Precision
 from cascade_train.sampling.sizes import PictureSize

@@ -21,8 +21,9 @@ from cascade_train.graph.core.registry import pack_nodes
 from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.jobs import memory, phases
 from cascade_train.jobs.measured import measure, passes
-from cascade_train.jobs.needs import Count, Task, counted
+from cascade_train.jobs.needs import counted
 from cascade_train.jobs.phases import Phase, Way, drawing, training
+from cascade_train.jobs.tasks import Count, Task
 from cascade_train.models import build, layouts, library, owner
 from cascade_train.models.live import Live, held, tensors_of
 from cascade_train.models.spec import ModelsSpec
