@@ -20,7 +20,7 @@ from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.jobs.measured import measure
 from cascade_train.jobs.needs import BUNDLED
 from cascade_train.jobs.phases import Needs, Way, drawing, training
-from cascade_train.jobs.tasks import Count, Task
+from cascade_train.jobs.tasks import Footprint, Task
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec, Variant
 from cascade_train.sampling.sizes import picture_size
@@ -51,10 +51,10 @@ def run_of(models: ModelsSpec, target: Target, batch: int) -> RunSpec:
     return RunSpec(models, dataset, target, OptimizerSpec(), batch_size=batch, precision="bf16")
 
 
-def table(folder: Path, seen: dict[str, Count]) -> Iterator[str]:
+def table(folder: Path, seen: dict[str, Footprint]) -> Iterator[str]:
     """The lines of the table, Markdown, in GB."""
 
-    def count(task: Task) -> Count:
+    def count(task: Task) -> Footprint:
         if task.name not in seen:
             seen[task.name] = measure(task)
         return seen[task.name]
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--models-dir", type=Path, required=True)
     parser.add_argument("--remember", action="store_true")
     args = parser.parse_args()
-    seen: dict[str, Count] = {}
+    seen: dict[str, Footprint] = {}
     for line in table(args.models_dir, seen):
         print(line, flush=True)
     if args.remember:

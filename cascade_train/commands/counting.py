@@ -1,4 +1,4 @@
-"""A checked graph gone through for what it needs of memory; for the commands ``plan`` and ``run --dry-run``."""
+"""A checked graph gone through for its memory; for the commands ``plan`` and ``run --dry-run``."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cascade_train.diffusion.samplers import SamplerSettings
 from cascade_train.diffusion.targets import per_sample_mse
-from cascade_train.jobs.tasks import Count, Task
+from cascade_train.jobs.tasks import Footprint, Task
 from cascade_train.models import build
 from cascade_train.models.compressor import encode
 from cascade_train.models.image import encode_image
@@ -36,7 +36,7 @@ SMALL = 4096
 """Tensors of fewer numbers keep their moments in fp32 under an 8-bit optimizer."""
 
 
-def measure(task: Task) -> Count:
+def measure(task: Task) -> Footprint:
     """The count of ``task``, with no weights and nothing taken. Takes from half a second to some ten."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -83,7 +83,7 @@ def _trains(task: Task, name: str) -> bool:
     return task.kind == "train" and (not task.adapts or ".lora_" in name)
 
 
-def _weights(task: Task, config: dict[str, Any]) -> Count:
+def _weights(task: Task, config: dict[str, Any]) -> Footprint:
     """Bytes of the weights alone, of the whole network."""
     made = _build(task, config)
     width = 2 if task.precision == "bf16" else 4
@@ -106,7 +106,7 @@ def _weights(task: Task, config: dict[str, Any]) -> Count:
                 linear.append(layer.weight.shape)
     if task.tokens:
         trained.append(task.tokens * json.loads(task.text_config)["hidden_size"])
-    return Count(
+    return Footprint(
         frozen=frozen,
         trained=4 * sum(trained),
         linear=sum(rows * columns for rows, columns in linear),

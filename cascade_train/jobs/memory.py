@@ -61,7 +61,7 @@ OPTIONS: tuple[Option, ...] = (
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeNeeds:
     """A node of a graph that loads, trains or draws, and what it needs as the workflow says."""
 
     node_id: str
@@ -75,7 +75,7 @@ class Plan:
     """The nodes of a graph that need memory, in the order in which they would run."""
 
     counting: Counting
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[NodeNeeds] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     """Titles of nodes whose inputs only running can tell."""
     kept: dict[str, Work] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Plan:
             return
         for work in works:
             kept = self._kept(node_id, AS_IT_IS)
-            self.nodes.append(Node(node_id, title, work, work(self.counting, AS_IT_IS, kept)))
+            self.nodes.append(NodeNeeds(node_id, title, work, work(self.counting, AS_IT_IS, kept)))
             if self.nodes[-1].needs.kept:
                 self.kept[node_id] = work
 
@@ -117,7 +117,7 @@ class Plan:
         ]
         return max(phases, key=lambda phase: phase.total, default=None)
 
-    def first_over(self, limit: int) -> Node | None:
+    def first_over(self, limit: int) -> NodeNeeds | None:
         """The first node that needs more than ``limit`` bytes."""
         return next((node for node in self.nodes if node.needs.peak.total > limit), None)
 

@@ -1,6 +1,6 @@
 """What a piece of work needs of memory, as a value, and where counts are remembered. Imports no torch.
 
-A `Task` is one network at one thing: training it, drawing or encoding with it, at some size. Its `Count` is
+A `Task` is one network at one thing: training it, drawing or encoding with it, at some size. Its `Footprint` is
 measured under fake tensors (`jobs.measured`), which takes no weights but some seconds; so it is kept in the
 cache folder by the digest of the task, and those of the official models come with the package.
 """
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from cascade_train.files import write_with
-from cascade_train.jobs.tasks import Count, Task
+from cascade_train.jobs.tasks import Footprint, Task
 
 FOLDER = "memory"
 """In the cache folder."""
 
 
-def counted(task: Task, folder: Path) -> Count:
+def counted(task: Task, folder: Path) -> Footprint:
     """The count of ``task``: bundled, remembered in the cache ``folder``, else measured and remembered."""
     task = replace(task, device=_device())
     known = remembered(task, folder)
@@ -34,14 +34,14 @@ def counted(task: Task, folder: Path) -> Count:
     return known
 
 
-def remembered(task: Task, folder: Path) -> Count | None:
+def remembered(task: Task, folder: Path) -> Footprint | None:
     """The count of ``task`` where nothing needs to be measured."""
     found = bundled().get(task.name)
     if found is None:
         with suppress(OSError, ValueError, TypeError):
             found = json.loads(_file(task, folder).read_text(encoding="utf-8"))
     try:
-        return Count(**{key: int(value) for key, value in found.items()}) if found is not None else None
+        return Footprint(**{key: int(value) for key, value in found.items()}) if found is not None else None
     except (TypeError, ValueError, AttributeError):
         return None
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from cascade_train.data.buckets import Buckets
-from cascade_train.jobs.tasks import Count, Task
+from cascade_train.jobs.tasks import Footprint, Task
 from cascade_train.models import build, layouts, library, weights
 from cascade_train.models.spec import ModelsSpec, Part, PartFile, Precision
 from cascade_train.sampling.sizes import PictureSize
 from cascade_train.training.spec import LoRATarget, RunSpec
 
-Counting = Callable[[Task], Count]
+Counting = Callable[[Task], Footprint]
 
 LARGE = 300_000_000
 """Parameters from which on automatic checkpointing is on (`training.objectives.base`)."""
@@ -231,7 +231,7 @@ def encoding_a(models: ModelsSpec, size: PictureSize, count: Counting, way: Way 
     return Needs((Phase("encoding the picture", found.frozen, activations=found.passes),))
 
 
-def frozen_bytes(count: Count, part: Part, held: _Held) -> tuple[int, int]:
+def frozen_bytes(count: Footprint, part: Part, held: _Held) -> tuple[int, int]:
     """Bytes that the frozen weights of ``part`` take on the device, and what a layer takes beside them while
     it computes."""
     each = BYTES[held.precision]

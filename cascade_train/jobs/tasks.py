@@ -57,7 +57,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Count:
+class Footprint:
     """Bytes of a task: ``frozen`` and ``trained`` weights (buffers with the frozen ones), and ``passes``,
     the most that lives beside weights while a batch goes forward and back, gradients included.
 

@@ -23,7 +23,7 @@ from cascade_train.jobs import memory, phases
 from cascade_train.jobs.measured import measure, passes
 from cascade_train.jobs.needs import counted
 from cascade_train.jobs.phases import Phase, Way, drawing, training
-from cascade_train.jobs.tasks import Count, Task
+from cascade_train.jobs.tasks import Footprint, Task
 from cascade_train.models import build, layouts, library, owner
 from cascade_train.models.live import Live, held, tensors_of
 from cascade_train.models.spec import ModelsSpec
@@ -174,7 +174,7 @@ def test_what_is_said_of_options_is_theirs(layout: Callable[[str], dict[str, lis
     assert phases.LARGE == base.LARGE and memory.MARGIN == owner.MARGIN
     lite = json.loads(json.dumps(layouts.unet_config(layout("stage_b_lite"))))
     assert json.loads(json.dumps(phases.LITE_B)) == lite
-    count = Count(frozen=2 * 1000, linear=800, rows=20, layer=300)
+    count = Footprint(frozen=2 * 1000, linear=800, rows=20, layer=300)
     assert phases.frozen_bytes(
         count, "stage_c", Way(compact="int8").of(ModelsSpec("real", precision="bf16"))
     ) == (
