@@ -1,8 +1,8 @@
 """What a piece of work needs of memory, as a value, and where counts are remembered. Imports no torch.
 
 A `Task` is one network at one thing: training it, drawing or encoding with it, at some size. Its `Footprint`
-is measured under fake tensors (`jobs.measured`), which takes no weights but some seconds; so it is kept in the
-cache folder by the digest of the task, and those of the official models come with the package.
+is measured under fake tensors (`jobs.measured`), which takes no weights but some seconds; so it is kept in
+the cache folder by the digest of the task, and those of the official models come with the package.
 """
 
 from __future__ import annotations
