@@ -149,7 +149,7 @@ def _walked(
     objective: Objective = "epsilon",
 ) -> Tensor:
     """Stage C's ``x`` walked down ``levels`` in one batch."""
-    denoise = _guided_network(network, settings, _inputs(network, condition), _inputs(network, negative))
+    denoise = guided_network(network, settings, _inputs(network, condition), _inputs(network, negative))
     return sample(
         denoise,
         x,
@@ -191,7 +191,7 @@ def sample_b(
         noise = batch_noise(seeds[first:last], 0, shape, STAGE_B_NOISE).to(device)
         semantic = latents[first:last]
         with library.use(models, "stage_b", device) as network:
-            denoise = _guided_network(
+            denoise = guided_network(
                 network,
                 settings,
                 {"clip_text_pooled": condition.rows(first, last).pooled, "effnet": semantic},
@@ -323,7 +323,7 @@ def _inputs(network: Any, condition: Conditioning) -> dict[str, Tensor]:
     return inputs
 
 
-def _guided_network(
+def guided_network(
     network: Any, settings: SamplerSettings, condition: dict[str, Tensor], negative: dict[str, Tensor]
 ) -> Denoiser:
     def call(x: Tensor, time: Tensor, inputs: dict[str, Tensor]) -> Tensor:
