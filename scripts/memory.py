@@ -69,7 +69,7 @@ def table(folder: Path, seen: dict[str, Footprint]) -> Iterator[str]:
         found = [training(spec, count, way, previews=True, cached=True) for _, way in WAYS]
         yield f"| {name} | " + " | ".join(map(_cell, found)) + " |"
     for name, variant in (("drawing 1024×1024, full B", "full"), ("drawing 1024×1024, lite", "lite")):
-        models = both[variant]  # type: ignore[index]
+        models = both[variant]
         size = picture_size(library.geometry(models), 1024, 1024)
         yield f"| {name} | " + " | ".join(_cell(drawing(models, size, count, way)) for _, way in WAYS) + " |"
 

@@ -127,7 +127,8 @@ class Plan:
         for option in OPTIONS:
             if self._total(option.way) <= limit:
                 return (option,)
-        together, chosen = Way(), []
+        together = Way()
+        chosen: list[Option] = []
         for option in OPTIONS:
             if option.way.compact == "fp8":
                 continue

@@ -277,9 +277,15 @@ def _step(spec: RunSpec, part: Part, way: Way) -> Task:
         tokens = target.tokens is not None
         count = len(target.tokens.new) + len(target.tokens.existing) if target.tokens is not None else 0
         return Task(
-            *("train", part, _config(models, part), held.precision),
+            kind="train",
+            part=part,
+            config=_config(models, part),
+            precision=held.precision,
             autocast=spec.precision == "bf16" or held.precision == "bf16",
-            **{"batch": batch, "height": height, "width": width, "adapts": target.kind},
+            batch=batch,
+            height=height,
+            width=width,
+            adapts=target.kind,
             rank=target.rank,
             modules=target.modules,
             text_config=_config(models, "text") if tokens else "",
@@ -290,9 +296,14 @@ def _step(spec: RunSpec, part: Part, way: Way) -> Task:
         )
     also = "text" in target.also
     return Task(
-        *("train", part, target.config or _config(models, part), "fp32"),
+        kind="train",
+        part=part,
+        config=target.config or _config(models, part),
+        precision="fp32",
         autocast=(way.precision or spec.precision) == "bf16",
-        **{"batch": batch, "height": height, "width": width},
+        batch=batch,
+        height=height,
+        width=width,
         text_config=_config(models, "text") if also else "",
         checkpointing=checks,
         pieces=pieces,
