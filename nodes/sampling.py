@@ -71,11 +71,12 @@ class PromptsNode(CascadeNode):
                 "cfg_b": number(spec.Prompts.cfg_b, 0.0, 30.0, 0.1, "Guidance of Stage B."),
                 "sampler": choice(SAMPLERS, SAMPLER),
                 "shift": number(
-                    spec.Prompts.shift,
-                    0.1,
+                    0.0,
+                    0.0,
                     10.0,
                     0.1,
-                    "Stage C's schedule shift; ComfyUI samples full-size models with 2.",
+                    "Stage C's schedule shift. 0: the models' own, which for Stable Cascade is 2, as in "
+                    "ComfyUI; 1 shifts nothing.",
                 ),
             }
         }
@@ -152,11 +153,12 @@ class SampleStageC(CascadeNode):
                 "rescale": number(spec.Prompts.rescale, 0.0, 1.0, 0.05, RESCALE),
                 "sampler": choice(SAMPLERS, SAMPLER),
                 "shift": number(
-                    spec.Prompts.shift,
-                    0.1,
+                    0.0,
+                    0.0,
                     10.0,
                     0.1,
-                    "Schedule shift; ComfyUI samples full-size models with 2.",
+                    "Stage C's schedule shift. 0: the models' own, which for Stable Cascade is 2, as in "
+                    "ComfyUI; 1 shifts nothing.",
                 ),
                 "strength": number(1.0, 0.01, 1.0, 0.01, "With a latent: how much of it is drawn anew."),
             },

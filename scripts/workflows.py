@@ -74,6 +74,30 @@ alone, which is the best that can be had, and the previewer, which is quick and 
 
 Nothing is trained here. What this loses, no training of Stage C can bring back."""
 
+REAL_RUN: dict[str, Any] = {"batch_size": 4, "total_steps": 2000, "precision": "bf16", "image_share": 0.0}
+REAL_PROMPTS = """\
+a photo of my subject
+a photo of my subject in the snow, mountains behind
+a watercolour painting of my subject
+a photo of a red bicycle leaning on a wall"""
+
+ABOUT_REAL = """\
+## Your first real LoRA
+
+The 3.6B model on one card of 24 GB. Before pressing Run: the files in ComfyUI's model folders, your folder \
+of pictures in *Image Folder*, each with a `.txt` beside it that says what it shows, always with the same \
+words for what is new ("my subject"). The same words go into *Prompts*.
+
+Pictures come after every 250 steps, always from the same seeds. The last prompt has nothing to do with \
+your subject: when it starts to change, the LoRA has begun to forget.
+
+Nothing is trained twice; stop whenever you like. What to change when memory is short: see *Load Stable \
+Cascade* (`compact`, `offload`) and `cascade-train plan lora_stable_cascade.json`."""
+
+ABOUT_REAL_SIZE = """\
+Pictures are taken at 768 pixels, which is a grid of 24×24 latents: the grid that 1024-pixel pictures are \
+drawn on. Encoding at 1024 would train on 32×32, another grid than the one that is used."""
+
 
 def schemas() -> dict[str, Any]:
     """The pack's nodes and the few core ones that the workflows use."""
@@ -326,7 +350,78 @@ def reconstruct() -> Sheet:
     return s
 
 
-WORKFLOWS = {"teach_a_concept": teach_a_concept, "text_to_image": text_to_image, "reconstruct": reconstruct}
+def lora_stable_cascade() -> Sheet:
+    s = Sheet(schemas())
+    s.note("about", ABOUT_REAL, title="Your first real LoRA", width=420)
+    s.node(
+        "models",
+        "CascadeLoadStableCascade",
+        source="files",
+        precision="auto",
+        stage_b="stage_b_lite_bf16.safetensors",
+    )
+    s.note("about_size", ABOUT_REAL_SIZE, title="Which size", width=420)
+    s.node("folder", "CascadeImageFolder", called="Your pictures")
+    s.node("buckets", "CascadeAspectBuckets", dataset=("folder", "dataset"))
+    s.node("cache", "CascadeCacheLatents", dataset=("buckets", "dataset"), models=("models", "models"))
+    s.node(
+        "look", "CascadeDatasetPreview", dataset=("buckets", "dataset"), models=("models", "models"), count=16
+    )
+    s.node(
+        "looked", "PreviewImage", called="What it learns from", wide=420, high=360, images=("look", "grid")
+    )
+    s.node("lora", "CascadeLoRATarget", rank=16, alpha=16.0, modules="attn")
+    s.node("optimizer", "CascadeOptimizer", learning_rate=1e-4, warmup=50)
+    s.node(
+        "run",
+        "CascadeTrainingRun",
+        models=("models", "models"),
+        dataset=("cache", "dataset"),
+        target=("lora", "target"),
+        optimizer=("optimizer", "optimizer"),
+        label="my subject",
+        **REAL_RUN,
+    )
+    s.node("prompts", "CascadePrompts", texts=REAL_PROMPTS, pictures=2)
+    s.node(
+        "train",
+        "CascadeTrainAndValidate",
+        run=("run", "run"),
+        prompts=("prompts", "prompts"),
+        total=REAL_RUN["total_steps"],
+        every=250,
+    )
+    s.node(
+        "grids",
+        "SaveImage",
+        called="Pictures on the way",
+        wide=640,
+        high=620,
+        images=("train", "grids"),
+        filename_prefix="lora_stable_cascade/grids",
+    )
+    s.node(
+        "export",
+        "CascadeExportRun",
+        called="Export the LoRA",
+        run=("train", "run"),
+        wide=480,
+        filename="lora_stable_cascade/my_subject",
+    )
+    s.column("Start here", "models", "about", "models")
+    s.column("Your pictures", "data", "about_size", "folder", "buckets", "cache", "look", "looked")
+    s.column("What is trained, and how", "training", "lora", "optimizer", "run")
+    s.column("Train, with pictures between", "validation", "prompts", "train")
+    s.column("Results", "result", "grids", "export")
+    return s
+
+
+WORKFLOWS = {
+    "teach_a_concept": teach_a_concept,
+    "text_to_image": text_to_image,
+    "reconstruct": reconstruct,
+    "lora_stable_cascade": lora_stable_cascade,
+}
 
 
 def files() -> dict[str, str]:

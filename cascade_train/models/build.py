@@ -203,10 +203,19 @@ _RENAMES: dict[Part, Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]] = {
 """What a file's names are in the module."""
 
 
-def save(part: Part, module: nn.Module, path: Path, *, half: bool = False) -> None:
-    """Store ``module`` in the native layout with what it is and its configuration, in one visible step."""
+def save(
+    part: Part,
+    module: nn.Module,
+    path: Path,
+    *,
+    half: bool = False,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Store ``module`` in the native layout, in one visible step, with what it is, its configuration and
+    ``metadata``."""
+    about = {"part": part, **(metadata or {})}
     weights.write_tensors(
-        path, file_tensors(part, module), module_config(part, module), half=half, metadata={"part": part}
+        path, file_tensors(part, module), module_config(part, module), half=half, metadata=about
     )
 
 

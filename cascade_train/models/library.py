@@ -146,6 +146,20 @@ def part_file(spec: ModelsSpec, part: Part) -> PartFile:
     )
 
 
+SHIFT = "cascade_train.shift"
+"""In the metadata of a Stage C: the schedule shift that it draws best with."""
+USUAL_SHIFT = 2.0
+"""That of the official models, as ComfyUI samples them."""
+
+
+def own_shift(spec: ModelsSpec) -> float:
+    """The schedule shift that Stage C of the models draws best with."""
+    try:
+        return float(reading.part_headers(part_file(spec, "stage_c"))[1].get(SHIFT, USUAL_SHIFT))
+    except ValueError:
+        return USUAL_SHIFT
+
+
 def part(spec: ModelsSpec, part: Part, device: str = "cpu") -> nn.Module:
     """The module of ``part``, in eval mode and without gradients, on ``device``.
 
@@ -373,6 +387,7 @@ __all__ = [
     "models_in",
     "nano_folder",
     "own_copy",
+    "own_shift",
     "own_twin",
     "part",
     "part_file",

@@ -14,13 +14,17 @@ from cascade_train.training.spec import FullTarget, OptimizerSpec, RunSpec
 INIT = init.NAME
 """Its import is what makes the name known where these specs go, in processes of their own too."""
 
-Stage = Literal["stage_a", "compressor", "stage_b", "stage_c", "stage_c_several"]
+Stage = Literal[
+    "stage_a", "compressor", "stage_b", "stage_c", "stage_c_several", "stage_c_threes", "stage_c_fours"
+]
 
 PHASES: tuple[tuple[Stage, ...], ...] = (
     ("stage_a", "compressor"),
     ("stage_b",),
     ("stage_c",),
     ("stage_c_several",),
+    ("stage_c_threes",),
+    ("stage_c_fours",),
 )
 """Stages of one phase need nothing of each other and train side by side; their batch norms want whole
 batches. One that is alone in its phase shares its batch among processes."""
@@ -31,6 +35,8 @@ RESULT_PARTS: dict[Stage, tuple[str, ...]] = {
     "stage_b": ("stage_b",),
     "stage_c": ("stage_c",),
     "stage_c_several": ("stage_c",),
+    "stage_c_threes": ("stage_c",),
+    "stage_c_fours": ("stage_c",),
 }
 """The parts that each stage's run makes."""
 
@@ -50,7 +56,8 @@ class Recipe:
     ``blocks_c`` are blocks of (steps, learning rate) of Stage C's run; 0 is the schedule, which spans
     ``steps_c``. Shape is what is learnt last, and needs more steps than the schedule gives it. Empty: the
     schedule to its end. ``steps_several`` is how long Stage C goes on after that, on more pictures of
-    several shapes.
+    several shapes, ``blocks_threes`` (the schedule spans ``steps_threes``) after that again on more of three,
+    and ``steps_fours`` last, with pictures of four shapes that have no caption.
     """
 
     name: str = "full"
@@ -74,6 +81,14 @@ class Recipe:
         (800, 5e-5),
     )
     steps_several: int = 30000
+    steps_threes: int = 5000
+    blocks_threes: tuple[tuple[int, float], ...] = (
+        (5000, 0.0),
+        (7000, 5e-4),
+        (3000, 2e-4),
+        (1500, 6e-5),
+    )
+    steps_fours: int = 10000
     batch_pictures: int = 16
     batch: int = 32
 
@@ -82,6 +97,7 @@ FULL = Recipe()
 QUICK = Recipe(
     name="quick",
     blocks_c=(),
+    blocks_threes=(),
     config="quick",
     pictures=512,
     pictures_b=256,
@@ -91,6 +107,8 @@ QUICK = Recipe(
     steps_b=60,
     steps_c=60,
     steps_several=30,
+    steps_threes=20,
+    steps_fours=20,
     batch_pictures=8,
     batch=16,
 )
@@ -109,13 +127,19 @@ def steps_of(stage: Stage, of: Recipe) -> int:
         "stage_b": of.steps_b,
         "stage_c": of.steps_c,
         "stage_c_several": of.steps_several,
+        "stage_c_threes": of.steps_threes,
+        "stage_c_fours": of.steps_fours,
     }[stage]
 
 
 def blocks_of(stage: Stage, of: Recipe) -> tuple[tuple[int, float | None], ...]:
     """The blocks of a stage's run: steps, and the learning rate where it is not the schedule's."""
-    if stage == "stage_c" and of.blocks_c:
-        return tuple((steps, rate or None) for steps, rate in of.blocks_c)
+    blocks = {
+        "stage_c": of.blocks_c,
+        "stage_c_threes": of.blocks_threes,
+    }.get(stage)
+    if blocks:
+        return tuple((steps, rate or None) for steps, rate in blocks)
     return ((steps_of(stage, of), None),)
 
 
@@ -126,7 +150,10 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
     the same with empty captions: its condition tells it all. Stage C sees captioned scenes; why it
     starts and is weighted as it is, is told in `nano.init.scaled_copy`, and why the text encoder stays
     as it starts, in `nano.init.balanced_words`. After that it can draw one shape and still gets two and
-    three wrong, so it goes on with pictures of which seven in ten show several.
+    three wrong, so it goes on with pictures of which seven in ten show several. What is left then are threes
+    drawn as fours and twos as threes: guidance leads away from what pictures show on average, which for these
+    counts is less. More threes help little; at last one in twelve pictures shows four and has no caption, so
+    that the average lies above.
     """
     total = steps_of(stage, of)
     warm = min(100, total // 5)
@@ -168,15 +195,13 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
             loss_weight="min_snr_inverse",
             label="nano stage_b",
         )
-    first = stage == "stage_c"
+    dataset, target, rate = _stage_c(stage, of)
     return RunSpec(
         models=models,
         seed=of.seed,
-        dataset=_world("captioned", of.seed + 2, of.captions) if first else _more_of_several(of),
-        target=FullTarget(part="stage_c", init=INIT, config=of.config) if first else FullTarget("stage_c"),
-        optimizer=OptimizerSpec(
-            learning_rate=2e-3 if first else 8e-4, schedule="cosine", warmup=warm, ema=0.999
-        ),
+        dataset=dataset,
+        target=target,
+        optimizer=OptimizerSpec(learning_rate=rate, schedule="cosine", warmup=warm, ema=0.999),
         batch_size=of.batch,
         total_steps=total,
         caption_dropout=0.1,
@@ -190,15 +215,30 @@ def _world(kind: str, seed: int, count: int) -> Dataset:
     return Dataset(sources=(WeightedSource(WorldSource(kind, seed, count)),), buckets=_WHOLE, cache=_CACHE)
 
 
-def _more_of_several(of: Recipe) -> Dataset:
-    """Pictures that Stage C has not seen: half as the captioned world has them, half of several shapes."""
-    usual = WorldSource("captioned", of.seed + 3, of.captions // 2)
-    several = WorldSource("several", of.seed + 4, of.captions)
-    return Dataset(
-        sources=(WeightedSource(usual, share=0.5), WeightedSource(several, share=0.5)),
-        buckets=_WHOLE,
-        cache=_CACHE,
-    )
+def _stage_c(stage: Stage, of: Recipe) -> tuple[Dataset, FullTarget, float]:
+    """Pictures, what is trained and the learning rate of one of Stage C's runs. Each sees pictures that the
+    ones before have not seen."""
+    if stage == "stage_c":
+        start = FullTarget(part="stage_c", init=INIT, config=of.config)
+        return _world("captioned", of.seed + 2, of.captions), start, 2e-3
+    go_on = FullTarget("stage_c")
+    if stage == "stage_c_several":
+        usual = WorldSource("captioned", of.seed + 3, of.captions // 2)
+        several = WorldSource("several", of.seed + 4, of.captions)
+        return _mixed((usual, 0.5), (several, 0.5)), go_on, 8e-4
+    if stage == "stage_c_threes":
+        usual = WorldSource("captioned", of.seed + 5, of.captions // 3)
+        threes = WorldSource("threes", of.seed + 6, of.captions * 2 // 3)
+        return _mixed((usual, 0.4), (threes, 0.6)), go_on, 6e-4
+    usual = WorldSource("captioned", of.seed + 7, of.captions // 2)
+    several = WorldSource("several", of.seed + 8, of.captions // 2)
+    fours = WorldSource("fours", of.seed + 9, of.captions // 6)
+    return _mixed((usual, 0.45), (several, 0.47), (fours, 0.08)), go_on, 5e-4
+
+
+def _mixed(*sources: tuple[WorldSource, float]) -> Dataset:
+    weighted = tuple(WeightedSource(source, share=share) for source, share in sources)
+    return Dataset(sources=weighted, buckets=_WHOLE, cache=_CACHE)
 
 
 _WHOLE = BucketSpec(crop="center")

@@ -1,11 +1,13 @@
 """The procedural world of the nano models: captioned pictures of simple shapes, free of rights.
 
-Every picture is a pure function of (kind, seed, index). Four kinds:
+Every picture is a pure function of (kind, seed, index). Six kinds:
 
 - ``captioned``: one to three equal shapes with a caption that names them. One in ten combinations of
   (shape, colour, background) is never drawn, so that models can be tested on what they were not shown.
 - ``held-out``: the same, drawn from exactly those combinations.
 - ``several``: what ``captioned`` draws when it is two or three shapes, which take longest to learn.
+- ``threes``: the same, and two in three show three.
+- ``fours``: four shapes, and no caption: what no caption asks for, so that guidance leads away from it.
 - ``rich``: half captioned scenes, half gradients, patterns, overlapping polygons, thin strokes and
   text-like marks, so that the picture decoders can draw what Stage C was never told of.
 
@@ -60,10 +62,13 @@ PLACES: dict[str, tuple[int, int]] = {
     "bottom right": (1, 1),
 }
 COUNTS = {1: "a", 2: "two", 3: "three"}
-KINDS = ("captioned", "held-out", "rich", "several")
-SCENES = ("captioned", "held-out", "several")
+KINDS = ("captioned", "held-out", "rich", "several", "threes", "fours")
+SCENES = ("captioned", "held-out", "several", "threes")
 """The kinds of which every picture is a captioned scene."""
-COUNT_CHANCES: dict[str, tuple[float, float, float]] = {"several": (0.0, 0.5, 0.5)}
+COUNT_CHANCES: dict[str, tuple[float, float, float]] = {
+    "several": (0.0, 0.5, 0.5),
+    "threes": (0.0, 1 / 3, 2 / 3),
+}
 """How often one, two and three shapes are drawn, by kind, where it is not `USUAL_COUNTS`."""
 USUAL_COUNTS = (0.6, 0.2, 0.2)
 HELD_OUT_SHARE = 10
@@ -117,7 +122,7 @@ class Wanted:
 
 
 def held_out(shape: str, colour: str, background: str) -> bool:
-    """Whether ``captioned`` and ``several`` never draw this combination. The same on every machine."""
+    """Whether no kind but ``held-out`` and ``rich`` draws this combination. The same on every machine."""
     name = f"{shape}|{colour}|{background}".encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:4], "big") % HELD_OUT_SHARE == 0
 
@@ -125,7 +130,7 @@ def held_out(shape: str, colour: str, background: str) -> bool:
 def render(kind: str, seed: int, index: int) -> tuple[np.ndarray, str]:
     """The picture (uint8, 64×64×3, RGB) and caption number ``index`` ≥ 0 of ``kind`` under ``seed``.
 
-    A picture of kind ``rich`` that is no captioned scene has the caption ``""``.
+    A picture of kind ``fours``, or of kind ``rich`` that is no captioned scene, has the caption ``""``.
 
     Raises:
         CascadeError: an unknown kind or a negative index.
@@ -138,7 +143,7 @@ def render(kind: str, seed: int, index: int) -> tuple[np.ndarray, str]:
     if kind == "rich" and rng.random() < 0.5:
         return world_rich.draw(rng), ""
     chosen = _draw_scene(rng, kind)
-    return draw_scene(chosen), _caption(rng, chosen)
+    return draw_scene(chosen), "" if kind == "fours" else _caption(rng, chosen)
 
 
 def scene(kind: str, seed: int, index: int) -> tuple[Scene, str]:
@@ -269,11 +274,11 @@ def _draw_scene(rng: np.random.Generator, kind: str) -> Scene:
         background = backgrounds[rng.integers(len(backgrounds))]
         if wanted is None or held_out(shape, colour, background) == wanted:
             break
-    count = int(rng.choice(3, p=COUNT_CHANCES.get(kind, USUAL_COUNTS))) + 1
-    sizes = ("small", "medium", "large")[: 4 - count]
+    count = 4 if kind == "fours" else int(rng.choice(3, p=COUNT_CHANCES.get(kind, USUAL_COUNTS))) + 1
+    sizes = ("small", "medium", "large")[: max(4 - count, 1)]
     size = sizes[rng.integers(len(sizes))]
     low, high = RADII[size]
-    radius = float(rng.uniform(low, min(high, {1: high, 2: 15.0, 3: 11.0}[count])))
+    radius = float(rng.uniform(low, min(high, {1: high, 2: 15.0, 3: 11.0, 4: 11.0}[count])))
     if count == 1:
         place = tuple(PLACES)[rng.integers(len(PLACES))]
         return Scene(shape, colour, background, 1, size, place, radius, (_centre(rng, place, radius),))
@@ -303,8 +308,10 @@ def _apart(rng: np.random.Generator, count: int, radius: float) -> tuple[tuple[f
         good = np.flatnonzero(distance >= gap)
         if len(good):
             return tuple((float(x), float(y)) for x, y in centres[good[0]])
-    # three that hardly fit: the corners of the largest triangle there is, turned by a quarter at random
     far = SIDE - margin
+    if count == 4:
+        return (margin, margin), (far, margin), (margin, far), (far, far)
+    # three that hardly fit: the corners of the largest triangle there is, turned by a quarter at random
     triangle = [(margin, margin), (far, margin), (SIDE / 2, far)][:count]
     turns = int(rng.integers(4))
     for _ in range(turns):

@@ -14,7 +14,7 @@ from cascade_train.data.readers import Reader, opens
 from cascade_train.data.spec import CaptionSpec, Source
 from cascade_train.host.progress import Progress
 from cascade_train.nano.canvas import SIDE
-from cascade_train.nano.world import render, scene
+from cascade_train.nano.world import SCENES, render, scene
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class WorldReader(Reader):
         return self._draw(entry)[0]
 
     def captions(self, entry: Entry, spec: CaptionSpec) -> tuple[str, ...]:
-        if self.source.kind == "rich":
+        if self.source.kind not in SCENES:
             return (self._draw(entry)[1],)
         return (scene(self.source.kind, self.source.seed, entry.row)[1],)
 

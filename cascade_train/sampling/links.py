@@ -94,7 +94,8 @@ def sample_stage_c(
         pictures = start.shape[0]
     size = picture_size(library.geometry(models), width, height)
     condition, empty = from_link(positive), _or_empty(models, negative, host)
-    seeds, settings = range(seed, seed + pictures), SamplerSettings(steps, cfg, rescale, sampler, shift)
+    seeds = range(seed, seed + pictures)
+    settings = SamplerSettings(steps, cfg, rescale, sampler, shift or library.own_shift(models))
 
     def draw() -> Tensor:
         library.ask_for_room(models, ("stage_c",), host)

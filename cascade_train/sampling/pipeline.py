@@ -30,7 +30,7 @@ def text_to_image(
     steps_b: int = 10,
     cfg_b: float = 1.1,
     sampler: SamplerName = "ddpm",
-    shift: float = 1.0,
+    shift: float = 0.0,
     start: Tensor | None = None,
     strength: float = 1.0,
     variation_of: Tensor | None = None,
@@ -44,7 +44,8 @@ def text_to_image(
         prompts: one text for all, or N texts.
         seeds: each picture's own; picture i depends on ``prompts[i]`` and ``seeds[i]`` and on no other.
         width, height: in pixels; 0 is the models' native side.
-        steps_c, cfg_c, rescale, steps_b, cfg_b, sampler, shift: see `SamplerSettings`; shift is Stage C's.
+        steps_c, cfg_c, rescale, steps_b, cfg_b, sampler, shift: see `SamplerSettings`; shift is Stage C's, 0
+            the models' own.
         start: pictures (1 or N, H, W, 3) to begin from, of the size that is drawn (image to image), taken
             back towards noise by ``strength`` (above 0, at most 1).
         variation_of: pictures (1 or N, H, W, 3) whose CLIP image embedding conditions Stage C.
@@ -69,7 +70,7 @@ def text_to_image(
         empty,
         seeds=seeds,
         size=size.stage_c,
-        settings=SamplerSettings(steps_c, cfg_c, rescale, sampler, shift),
+        settings=SamplerSettings(steps_c, cfg_c, rescale, sampler, shift or library.own_shift(models)),
         start=latents,
         strength=strength,
         device=device,

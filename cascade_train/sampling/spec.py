@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cascade_train.diffusion.samplers import SamplerName
 from cascade_train.errors import CascadeError
 
-DRAWING = 1
+DRAWING = 2
 """Raised when equal prompts would be drawn otherwise than before, so that pictures that are kept are drawn
 again."""
 
@@ -33,6 +33,7 @@ class Prompts:
     cfg_b: float = 1.1
     sampler: SamplerName = "ddpm"
     shift: float = 1.0
+    """Stage C's schedule shift; 0, which the node starts with, is the models' own (`library.own_shift`)."""
 
     def __post_init__(self) -> None:
         if not self.texts:

@@ -381,7 +381,7 @@ def test_clips_vocabulary_from_an_installed_package(tmp_path: Path, monkeypatch:
             assert ours(caption).input_ids == theirs(caption).input_ids, caption
 
 
-@pytest.mark.parametrize("name", ["teach_a_concept", "text_to_image", "reconstruct"])
+@pytest.mark.parametrize("name", ["teach_a_concept", "text_to_image", "reconstruct", "lora_stable_cascade"])
 def test_every_workflow_is_right_with_full_size_files(
     full_size: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,8 @@ TINY = replace(
     steps_b=9,
     steps_c=9,
     steps_several=9,
+    steps_threes=9,
+    steps_fours=9,
     batch_pictures=4,
     batch=4,
 )
@@ -52,6 +54,8 @@ def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
         ("stage_b", "1"),
         ("stage_c", "2"),
         ("stage_c_several", "3"),
+        ("stage_c_threes", "4"),
+        ("stage_c_fours", "5"),
     )
     for stage, folder in stages:
         models = library.models_in(tmp_path / "parts" / "tiny" / folder, name="x")
@@ -60,8 +64,8 @@ def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
         losses = [row["loss"] for row in run.metrics(position)]
         assert len(losses) == 9 and all(math.isfinite(loss) for loss in losses)
         assert sum(losses[-3:]) < sum(losses[:3]), stage
-    before_several = tmp_path / "parts" / "tiny" / "3" / "stage_c.safetensors"
-    assert before_several.read_bytes() != (made.folder / "stage_c.safetensors").read_bytes()
+    made_c = [tmp_path / "parts" / "tiny" / folder / "stage_c.safetensors" for folder in ("3", "4", "5")]
+    assert len({path.read_bytes() for path in (*made_c, made.folder / "stage_c.safetensors")}) == 4
     models = library.models_in(made.folder, name="tiny")
     assert {file.part for file in models.parts} == {
         "compressor",
@@ -102,7 +106,15 @@ def test_two_processes_make_what_one_makes(tmp_path):
 def test_recipe_is_whole():
     full, quick = recipe(), recipe(quick=True, seed=4)
     assert quick.seed == 4 and quick.config == "quick" and full.seed == 0
-    for stage in ("stage_a", "compressor", "stage_b", "stage_c", "stage_c_several"):
+    for stage in (
+        "stage_a",
+        "compressor",
+        "stage_b",
+        "stage_c",
+        "stage_c_several",
+        "stage_c_threes",
+        "stage_c_fours",
+    ):
         assert 0 < steps_of(stage, quick) < 100 < steps_of(stage, full)
 
 

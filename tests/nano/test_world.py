@@ -55,6 +55,7 @@ def test_held_out_combinations_are_never_trained_on():
     assert all(world.held_out(*names) for names in tested)
     assert shown | tested == every
     assert not combinations("several", 4000) & tested
+    assert not combinations("threes", 4000) & tested
     assert 0.05 < len(tested) / len(every) < 0.15
 
 
@@ -79,6 +80,20 @@ def test_captions_say_what_is_drawn():
 def test_several_are_two_or_three_as_often():
     counts = [world.scene("several", 8, index)[0].count for index in range(400)]
     assert set(counts) == {2, 3} and 160 < counts.count(2) < 240
+    threes = [world.scene("threes", 8, index)[0].count for index in range(400)]
+    assert set(threes) == {2, 3} and 230 < threes.count(3) < 300
+
+
+def test_fours_are_what_no_caption_asks_for():
+    """Four shapes that do not touch, without a caption; no other kind shows as many."""
+    for index in range(40):
+        picture, caption = world.render("fours", 3, index)
+        assert caption == "" and judge(picture).count == 4
+    with pytest.raises(CascadeError, match="need not be scenes"):
+        world.scene("fours", 3, 0)
+
+
+def test_usual_counts():
     usual = [world.scene("captioned", 8, index)[0].count for index in range(400)]
     assert 200 < usual.count(1) < 280
 
