@@ -99,6 +99,12 @@ class LoadStableCascade(CascadeNode):
                     "GPU memory for them, but a step takes at least as long as moving them three times. "
                     "Changes no result.",
                 ),
+                "captions": choice(
+                    options(ModelsSpec, "captions"),
+                    "What becomes of captions and prompts of more than 75 tokens (some 55 words): their ends "
+                    "are cut, which is said, or they are read in chunks of 75 as ComfyUI does. In training "
+                    "and drawing alike.",
+                ),
             },
         }
 
@@ -128,6 +134,7 @@ class LoadStableCascade(CascadeNode):
         precision: Any,
         compact: Any = PLAIN,
         offload: bool = False,
+        captions: Any = "cut",
         **files: str | None,
     ) -> Any:
         named: Any = {part: name for part, name in files.items() if name and name != OFFICIAL}
@@ -139,6 +146,7 @@ class LoadStableCascade(CascadeNode):
             files=named,
             compact="" if compact == PLAIN else compact,
             offload=offload,
+            captions=captions,
         )
 
     def run(self, **settings: Any) -> tuple[Any]:

@@ -82,7 +82,9 @@ def _fill(dataset: Dataset, models: ModelsSpec, host: Host) -> None:
             feed = LatentFeed(pixels, encoder(frozen, encode_image), device, images)
             feeds.append((feed, images))
         if texts is not None:
-            text_feed = TextFeed(partial(library.use, models, "text", host.device), device, texts)
+            text_feed = TextFeed(
+                partial(library.use, models, "text", host.device), device, texts, captions=models.captions
+            )
         library.ask_for_room(models, ("compressor", "text", "image"), host)
         try:
             for sample in range(host.rank, len(opened), host.world_size):

@@ -31,9 +31,10 @@ from cascade_train.host.progress import Progress, silent
 from cascade_train.models import compressor, library, owner
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.stage_a import SCALE
+from cascade_train.models.text import marked
 from cascade_train.models.weights import PREDICTS
 from cascade_train.sampling import tiles
-from cascade_train.sampling.conditioning import Conditioning
+from cascade_train.sampling.conditioning import Conditioning, as_long
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -149,6 +150,7 @@ def _walked(
     objective: Objective = "epsilon",
 ) -> Tensor:
     """Stage C's ``x`` walked down ``levels`` in one batch."""
+    condition, negative = as_long(condition, negative)
     denoise = _guided_network(network, settings, _inputs(network, condition), _inputs(network, negative))
     return sample(
         denoise,
@@ -311,7 +313,7 @@ def _as_many(latents: Tensor, count: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def _inputs(network: Any, condition: Conditioning) -> dict[str, Tensor]:
-    inputs = {"clip_text_pooled": condition.pooled, "clip_text": condition.hidden}
+    inputs = {"clip_text_pooled": condition.pooled, "clip_text": marked(condition.hidden, condition.own)}
     width = network.config.clip_image_in_channels
     image = condition.image
     # The network leaves the text states out unless an image embedding comes with them; zeros are "none".

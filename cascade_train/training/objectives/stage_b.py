@@ -64,6 +64,7 @@ class StageBObjective(DiffusionObjective):
             self.device,
             store_for(spec.dataset, spec.models, "text", host),
             self.check_stop,
+            spec.models.captions,
         )
         self._conditions: Memo[Hashable, Tensor] = Memo(tensor_bytes)
         self.modules = nn.ModuleDict({"stage_b": trainable_part(spec, "stage_b", host)})
