@@ -28,9 +28,16 @@ class CascadeNode:
     """Markdown for the help page, after the description. Lines of a paragraph are joined."""
     CHECKS: ClassVar[Mapping[str, Check]] = {}
     """What can be said against a value before anything runs, by input (`checks.hooks`)."""
+    CHECKED_TOGETHER: ClassVar[tuple[str, ...]] = ()
+    """Inputs that `check_together` is given, where the first is written and not wired."""
     SEARCH_ALIASES: ClassVar[Sequence[str]] = ()
     """Other words under which a person may look for the node."""
     host: ClassVar[Host]
+
+    @classmethod
+    def check_together(cls, host: Host, **given: Any) -> None:
+        """Raises a CascadeError for what can be said against the values of `CHECKED_TOGETHER` as a whole; its
+        ``typed`` names the input, else it is the first."""
 
 
 @cache

@@ -56,18 +56,28 @@ def hooks(node: type[CascadeNode]) -> dict[str, Any]:
     The answer is True or a line ``input: what is wrong. What would be right.``.
     """
     checks = node.CHECKS
-    if not checks:
+    together = node.CHECKED_TOGETHER
+    if not checks and not together:
         return {}
 
     def VALIDATE_INPUTS(cls: Any, **given: Any) -> bool | str:
         faults: dict[str, str] = {}
         for name, value in given.items():
-            if value is None:
+            if value is None or name not in checks:
                 continue  # wired: known when it runs
             try:
                 checks[name](value, cls.host)
             except CascadeError as error:
                 faults[name] = f"{name}: {error}"
+        values = {name: given.get(name) for name in together}
+        if together and not faults and values[together[0]] is not None:
+            try:
+                cls.check_together(
+                    cls.host, **{name: each for name, each in values.items() if each is not None}
+                )
+            except CascadeError as error:
+                named = error.typed[0] if error.typed else together[0]
+                faults[named] = f"{named}: {error}"
         if not faults:
             return True
         blocker = type(cls.host.blocked(""))
@@ -76,7 +86,7 @@ def hooks(node: type[CascadeNode]) -> dict[str, Any]:
         return Answer.about(faults, blocker)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    takes = [inspect.Parameter(name, kind, default=None) for name in checks]
+    takes = [inspect.Parameter(name, kind, default=None) for name in (*checks, *together)]
     signature = inspect.Signature([inspect.Parameter("cls", kind), *takes])
     VALIDATE_INPUTS.__signature__ = signature  # type: ignore[attr-defined]
     return {"VALIDATE_INPUTS": classmethod(VALIDATE_INPUTS)}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, get_args
 
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
-from cascade_train.models.library import FILES, MODEL_FOLDERS, NANO, load_models
+from cascade_train.models.finding import listed
+from cascade_train.models.library import FILES, NANO, load_models
 from cascade_train.models.spec import AUTO, ModelsSpec, Part, Variant
 
 from .base import MODELS, CascadeNode, Input, choice, options, switch
@@ -27,8 +27,8 @@ PARTS: dict[Part, str] = {
     "stage_a": "Stage A's file (the VQGAN).",
     "compressor": "The semantic compressor's file (effnet_encoder).",
     "previewer": "The previewer's file. Needed for previews alone.",
-    "text": "The text encoder's folder in Hugging Face layout (config.json, model.safetensors, tokenizer).",
-    "image": "The CLIP vision encoder's folder in Hugging Face layout. Needed for image variations alone.",
+    "text": "The text encoder, CLIP ViT-bigG-14: a file, or a folder in Hugging Face layout.",
+    "image": "The CLIP vision encoder, ViT-L-14: a file or a folder. Needed for image variations alone.",
 }
 
 
@@ -41,6 +41,7 @@ class LoadStableCascade(CascadeNode):
         "Names the parts of a Stable Cascade. Each part is loaded when something needs it, once. The bundled "
         "nano model draws 64×64 pictures of simple shapes on any CPU."
     )
+    CHECKED_TOGETHER = ("source", "variant", *PARTS)
     RETURN_TYPES = (MODELS,)
     RETURN_NAMES = ("models",)
     OUTPUT_TOOLTIPS = ("For training, drawing and encoding.",)
@@ -51,7 +52,9 @@ class LoadStableCascade(CascadeNode):
     pictures of simple shapes, and trains on any CPU: good for trying a workflow before it goes to the large
     models.
 
-    **files** looks in ComfyUI's model folders, for the official names unless others are chosen:
+    **files** looks in ComfyUI's model folders. Files are known by what is in them, whatever they are called; the
+    lists offer what fits. Where a part is not chosen, its official name is looked for, then the one file that
+    holds it.
 
     | part | folder | official file |
     |---|---|---|
@@ -59,9 +62,14 @@ class LoadStableCascade(CascadeNode):
     | Stage B | `diffusion_models` or `unet` | `stage_b_bf16.safetensors`, lite: `stage_b_lite_bf16.safetensors` |
     | Stage A | `vae` | `stage_a.safetensors` |
     | compressor | `vae` | `effnet_encoder.safetensors` |
-    | previewer | `vae` | `previewer.safetensors` |
-    | text encoder | `text_encoders` | a folder in Hugging Face layout, `stable-cascade/text_encoder` |
-    | image encoder | `clip_vision` | a folder in Hugging Face layout, `stable-cascade/image_encoder` |
+    | previewer | `vae` or `vae_approx` | `previewer.safetensors` |
+    | text encoder | `text_encoders` | CLIP ViT-bigG-14: one file, or a folder in Hugging Face layout |
+    | image encoder | `clip_vision` | CLIP ViT-L-14: one file, or a folder in Hugging Face layout |
+
+    ComfyUI's two all-in-one files (`stable_cascade_stage_c`, `stable_cascade_stage_b`, in `checkpoints`) hold
+    everything. Folders of diffusers (`prior`, `decoder`, `vqgan`) are taken too, with their shards and their bf16
+    or fp16 variants. The tokenizer is taken from beside the text encoder, from ComfyUI, or from the package
+    clip-anytorch (`pip install 'cascade-train[clip]'`).
 
     Only `.safetensors` files are read.
     """  # noqa: E501
@@ -110,14 +118,13 @@ class LoadStableCascade(CascadeNode):
 
     @classmethod
     def _files(cls, part: Part, tip: str) -> Input:
-        """A list of the files (or folders) there are; cheap, since it is made at every look at the node."""
+        """A list of what holds the part; made at every look at the node, so each header is read once."""
         host: Host | None = getattr(cls, "host", None)
-        found: dict[str, None] = {}
-        models = host.folders.models if host is not None else {}
-        for kind in MODEL_FOLDERS[part]:
-            for root in models.get(kind, ()):
-                found.update(dict.fromkeys(_listed(root, folders=part in ("text", "image"))))
-        return choice((OFFICIAL, *sorted(found)), tip + " 'official name' looks for the official file.")
+        found = dict.fromkeys(name for name, _ in listed(part, host)) if host is not None else {}
+        return choice(
+            (OFFICIAL, *sorted(found)),
+            tip + " 'official name' looks for the official file, or the only one that holds this part.",
+        )
 
     @classmethod
     def IS_CHANGED(cls, **settings: Any) -> Any:
@@ -139,7 +146,7 @@ class LoadStableCascade(CascadeNode):
     ) -> Any:
         named: Any = {part: name for part, name in files.items() if name and name != OFFICIAL}
         return load_models(
-            NANO if source == BUNDLED else FILES,
+            NANO if source == BUNDLED else source,
             host=cls.host,
             variant=variant,
             precision=precision,
@@ -149,15 +156,16 @@ class LoadStableCascade(CascadeNode):
             captions=captions,
         )
 
+    @classmethod
+    def check_together(cls, host: Host, **given: Any) -> None:
+        """The files are looked at, none is loaded."""
+        for name, choices in (("source", (BUNDLED, FILES)), ("variant", get_args(Variant))):
+            if given.get(name, choices[0]) not in choices:
+                what = f"'{given[name]}' is not one of the choices"
+                raise CascadeError(
+                    what, fix=f"Choose {' or '.join(map(repr, choices))}", typed=(name, given[name])
+                )
+        cls._load(precision="fp32", **{"variant": "full", **given})
+
     def run(self, **settings: Any) -> tuple[Any]:
         return (self._load(**settings),)
-
-
-def _listed(root: Path, folders: bool) -> list[str]:
-    if not root.is_dir():
-        return []
-    if folders:
-        return sorted(
-            path.parent.relative_to(root).as_posix() for path in root.glob("*/config.json")
-        ) + sorted(path.parent.relative_to(root).as_posix() for path in root.glob("*/*/config.json"))
-    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*.safetensors"))

@@ -166,12 +166,12 @@ def _full(
 
 def _config(models: ModelsSpec, part: str) -> Mapping[str, Any] | None:
     """The configuration stored with the models' own file, which shapes alone may not show."""
-    from cascade_train.models import weights
+    from cascade_train.models import reading, weights
 
     file = next((each for each in models.parts if each.part == part), None)
     if file is None or not Path(file.path).is_file():
         return None
-    return weights.config_of(weights.read_header(Path(file.path))[1])
+    return weights.config_of(reading.part_headers(file)[1])
 
 
 def _base_weights(models: ModelsSpec) -> Callable[[str], Tensor]:

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.models import layouts, weights
+from cascade_train.models import clip, layouts, reading, weights
 from cascade_train.models.layouts import Shapes
-from cascade_train.models.spec import Part
+from cascade_train.models.spec import Part, PartFile
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-# diffusers and peft import it where it is installed, and on a CPU it then warns of 4-bit products nobody asked for
+# diffusers and peft import it where it is installed; on a CPU it then warns of products that nobody asked for
 
 
 def config_for(part: Part, shapes: Shapes, metadata: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -47,7 +47,10 @@ def config_for(part: Part, shapes: Shapes, metadata: Mapping[str, str] | None = 
 
             from cascade_train.models.stage_a import StageAConfig
 
-            return asdict(StageAConfig.from_shapes(shapes))
+            named = {
+                key.replace("vquantizer.embedding.", "vquantizer.codebook."): shapes[key] for key in shapes
+            }
+            return asdict(StageAConfig.from_shapes(named))
         if part == "compressor":
             from cascade_train.models.compressor import config_from_shapes
 
@@ -114,37 +117,90 @@ def file_tensors(part: Part, module: nn.Module) -> dict[str, Tensor]:
     return layouts.to_native(state) if part in ("stage_c", "stage_b") else dict(state)
 
 
-def load(part: Part, path: Path, dtype: torch.dtype | None = None) -> nn.Module:
-    """``part`` from a safetensors file or, for text and image, a folder in Hugging Face layout; in ``dtype``
-    (None: as stored), eval, without gradients.
+def load(
+    part: Part,
+    path: Path,
+    dtype: torch.dtype | None = None,
+    *,
+    prefix: str | None = None,
+    device: str = "cpu",
+) -> nn.Module:
+    """``part`` from a safetensors file or a folder in Hugging Face layout; in ``dtype`` (None: as stored), on
+    ``device``, eval, without gradients.
+
+    ``prefix`` stands before its names in the file; None looks for it.
 
     Raises:
-        CascadeError: tensors are missing, left over or of the wrong shape; the first few are named.
+        CascadeError: the file holds something else; tensors are missing, left over or of the wrong shape (the
+            first few are named), or are not finite.
     """
     import torch
 
+    where = prefix if prefix is not None else reading.prefix_in(part, path)
+    file = PartFile(part, "", str(path), where)
+    config, metadata = described(file)
+    try:
+        with torch.device("meta"):
+            module = build(part, config)
+    except (TypeError, KeyError, ValueError) as problem:
+        raise CascadeError(
+            f"the file's configuration is not one of {part}: {problem}",
+            where=str(path),
+            fix="Choose the file made for this part",
+        ) from None
+    put_into(module, reading.tensors(file, _RENAMES.get(part, _as_it_is), dtype, device), where=str(path))
     if part in ("text", "image"):
-        module = _load_clip(part, path, dtype)
+        clip.fill_positions(module, device)
+    if part == "text":
+        module.tokenizer = clip.load_tokenizer(path)
     else:
-        shapes, metadata = weights.read_header(path)
-        tensors = weights.read_tensors(path)
-        if part in ("stage_c", "stage_b"):
-            config = config_for(part, layouts.without_prefix(shapes), metadata)
-            tensors = layouts.to_diffusers(tensors)
-        else:
-            config = config_for(part, shapes, metadata)
-        try:
-            with torch.device("meta"):
-                module = build(part, config)
-        except (TypeError, KeyError, ValueError) as problem:
-            raise CascadeError(
-                f"the file's configuration is not one of {part}: {problem}",
-                where=str(path),
-                fix="Choose the file made for this part",
-            ) from None
-        put_into(module, _cast(tensors, dtype), where=str(path))
         setattr(module, weights.PREDICTS, weights.prediction(metadata))
     return module.eval().requires_grad_(False)
+
+
+def described(file: PartFile) -> tuple[dict[str, Any], dict[str, str]]:
+    """The configuration of a part's file, and the file's metadata; no tensors are read.
+
+    Raises:
+        CascadeError: the file does not hold the part.
+    """
+    shapes, metadata = reading.part_headers(file)
+    if file.part in ("text", "image"):
+        return clip.config_of(file.part, Path(file.path), shapes), metadata
+    return config_for(file.part, shapes, metadata), metadata
+
+
+def _as_it_is(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    yield key, value
+
+
+def _stage_a_names(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    yield key.replace("vquantizer.embedding.", "vquantizer.codebook."), value  # diffusers' name
+
+
+def _compressor_names(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    if key not in ("mean", "std"):  # ComfyUI saves ImageNet's statistics with it
+        yield key, value
+
+
+def _clip_names(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    if "position_ids" in key or key == "logit_scale":
+        return
+    if key == "text_projection":  # OpenCLIP's, which multiplies from the other side
+        yield "text_projection.weight", value.t().contiguous()
+    else:
+        yield key, value
+
+
+_RENAMES: dict[Part, Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]] = {
+    "stage_c": layouts.in_diffusers,
+    "stage_b": layouts.in_diffusers,
+    "stage_a": _stage_a_names,
+    "compressor": _compressor_names,
+    "text": _clip_names,
+    "image": _clip_names,
+}
+"""What a file's names are in the module."""
 
 
 def save(part: Part, module: nn.Module, path: Path, *, half: bool = False) -> None:
@@ -176,59 +232,6 @@ def put_into(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> No
             )
     given = {key: tensors[key] if key in tensors else torch.zeros((), dtype=torch.long) for key in wanted}
     module.load_state_dict(given, assign=True, strict=True)
-
-
-def _cast(tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
-    """Floating-point tensors in ``dtype``; done before they are put in, as diffusers warns of casts after."""
-    return {
-        key: value.to(dtype) if dtype is not None and value.is_floating_point() else value
-        for key, value in tensors.items()
-    }
-
-
-def _load_clip(part: Part, folder: Path, dtype: torch.dtype | None) -> nn.Module:
-    import torch
-
-    config_file = folder / "config.json"
-    if not config_file.is_file():
-        raise CascadeError(
-            f"no config.json for the {part} encoder",
-            where=str(folder),
-            fix="Give a folder in Hugging Face layout: config.json, model.safetensors"
-            + (" and the tokenizer's files" if part == "text" else ""),
-        )
-    config = json.loads(config_file.read_text(encoding="utf-8"))
-    names = ("model.safetensors", "model.fp16.safetensors")
-    file = next((folder / name for name in names if (folder / name).is_file()), None)
-    if file is None:
-        raise CascadeError(f"no {names[0]} for the {part} encoder", where=str(folder))
-    with torch.device("meta"):
-        module = build(part, config)
-    tensors = {key: value for key, value in weights.read_tensors(file).items() if "position_ids" not in key}
-    put_into(module, _cast(tensors, dtype), where=str(file))
-    # position ids are buffers that no file holds; on meta they have no values
-    for name, buffer in list(module.named_buffers()):
-        if buffer.is_meta:
-            owner, _, leaf = name.rpartition(".")
-            values = torch.arange(buffer.shape[-1]).expand(buffer.shape).clone()
-            module.get_submodule(owner).register_buffer(leaf, values, persistent=False)
-    if part == "text":
-        module.tokenizer = load_tokenizer(folder)
-    return module
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """The CLIP tokenizer beside a text encoder: in its folder, in ``tokenizer`` inside it or next to it."""
-    from transformers import CLIPTokenizer
-
-    for place in (folder, folder / "tokenizer", folder.parent / "tokenizer"):
-        if (place / "vocab.json").is_file() or (place / "tokenizer.json").is_file():
-            return CLIPTokenizer.from_pretrained(str(place), local_files_only=True)
-    raise CascadeError(
-        "no tokenizer beside the text encoder",
-        where=str(folder),
-        fix="Put vocab.json and merges.txt into its folder, or into 'tokenizer' next to it",
-    )
 
 
 def _tupled(value: Any) -> Any:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from cascade_train.models import layouts, weights
-from cascade_train.models.spec import ModelsSpec, Part
+from cascade_train.models import layouts
+from cascade_train.models.spec import ModelsSpec, PartFile
 
 
 @dataclass(frozen=True)
@@ -42,39 +40,32 @@ def geometry(spec: ModelsSpec) -> Geometry:
 
     Parts that are absent leave the sizes of the others, or of the official models, in place.
     """
-    return _geometry(tuple((file.part, file.path, file.content) for file in spec.parts))
+    return _geometry(spec.parts)
 
 
 @lru_cache(maxsize=64)
-def _geometry(files: tuple[tuple[Part, str, str], ...]) -> Geometry:
+def _geometry(files: tuple[PartFile, ...]) -> Geometry:
     from cascade_train.models import build
 
     values: dict[str, int] = {}
-    for part_name, path, _ in files:
-        if part_name in ("text", "image"):
-            config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
-            if part_name == "text":
-                values |= {"text_width": config["hidden_size"], "pooled_width": config["projection_dim"]}
-                values |= {key: int(n) for key, n in config.get("cascade_geometry", {}).items()}
+    for file in files:
+        if file.part in ("image", "previewer"):
             continue
-        shapes, metadata = weights.read_header(Path(path))
-        if part_name == "compressor":
-            # the official file says no configuration, and is the one whose factor is the default
-            stored = weights.config_of(metadata)
-            if stored is not None:
-                values["latent_factor"] = layouts.factor_of(stored["blocks"])
-        elif part_name == "stage_c":
-            config = build.config_for("stage_c", shapes, metadata)
+        config, _ = build.described(file)
+        if file.part == "text":
+            values |= {"text_width": config["hidden_size"], "pooled_width": config["projection_dim"]}
+            values |= {key: int(n) for key, n in config.get("cascade_geometry", {}).items()}
+        elif file.part == "compressor":
+            values["latent_factor"] = layouts.factor_of(config["blocks"])
+        elif file.part == "stage_c":
             values["latent_channels"] = config["in_channels"]
             if config.get("clip_image_in_channels"):
                 values["image_width"] = config["clip_image_in_channels"]
             values["smallest_grid"] = _smallest(config)
-        elif part_name == "stage_b":
-            values["smallest_side"] = _smallest(build.config_for("stage_b", shapes, metadata))
-        elif part_name == "stage_a":
-            stored = weights.config_of(metadata)
-            codes = shapes.get("vquantizer.codebook.weight", (0, Geometry.stage_a_channels))
-            values["stage_a_channels"] = int(stored["latent"] if stored is not None else codes[1])
+        elif file.part == "stage_b":
+            values["smallest_side"] = _smallest(config)
+        elif file.part == "stage_a":
+            values["stage_a_channels"] = int(config["latent"])
     base = Geometry(**values)
     if "smallest_side" in values:
         values["smallest_side"] *= base.stage_a_factor

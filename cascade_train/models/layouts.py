@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
@@ -33,15 +33,21 @@ def without_prefix(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 def to_diffusers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Native (fused or split) tensors of Stage C or B under diffusers' names."""
-    out: dict[str, Tensor] = {}
-    for key, value in without_prefix(tensors).items():
-        if ".attention.attn.in_proj_" in key:
-            stem, kind = key.split(".attention.attn.in_proj_")
-            for name, third in zip("qkv", value.chunk(3, dim=0)):
-                out[f"{stem}.attention.to_{name}.{kind}"] = third
-            continue
-        out[diffusers_name(key)] = value
-    return out
+    return {
+        name: part
+        for key, value in without_prefix(tensors).items()
+        for name, part in in_diffusers(key, value)
+    }
+
+
+def in_diffusers(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """What a native tensor is in diffusers: itself, or the three parts of a fused ``in_proj``."""
+    if ".attention.attn.in_proj_" in key:
+        stem, kind = key.split(".attention.attn.in_proj_")
+        for name, third in zip("qkv", value.chunk(3, dim=0)):
+            yield f"{stem}.attention.to_{name}.{kind}", third
+    else:
+        yield diffusers_name(key), value
 
 
 def diffusers_name(key: str) -> str:
@@ -101,7 +107,8 @@ def unet_config(shapes: Shapes) -> dict[str, Any]:
     widths = [int(shapes[f"down_blocks.{level}.0.depthwise.weight"][0]) for level in range(levels)]
     types, down = zip(*(_blocks(shapes, "down_blocks", level) for level in range(levels)))
     up = [_blocks(shapes, "up_blocks", level)[1] for level in range(levels)]
-    pooled = "clip_txt_pooled_mapper" if stage == "stage_c" else "clip_mapper"
+    # diffusers gives Stage B's the name that Stage C's has
+    pooled = "clip_mapper" if "clip_mapper.weight" in shapes else "clip_txt_pooled_mapper"
     conditioning = next(int(shape[1]) for key, shape in shapes.items() if key.endswith("kv_mapper.1.weight"))
     in_channels = 16 if stage == "stage_c" else 4
     switched = stage == "stage_c" and "down_downscalers.1.1.blocks.0.weight" in shapes

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.errors import CascadeError
-from cascade_train.host.base import lies_in, slashed, stays_in
-from cascade_train.models import owner, weights
+from cascade_train.models import finding, owner, reading, weights
+from cascade_train.models.finding import MODEL_FOLDERS, OFFICIAL
 from cascade_train.models.geometry import Geometry, geometry
 from cascade_train.models.spec import (
     AUTO,
@@ -35,35 +35,6 @@ NANO = "nano"
 FILES = "files"
 SOURCES = (NANO, FILES)
 """What `load_models` takes: the bundled nano models, or files in the host's model folders."""
-
-OFFICIAL: dict[Part, dict[str, tuple[str, ...]]] = {
-    "stage_c": {
-        "full": ("stage_c_bf16.safetensors", "stage_c.safetensors"),
-        "lite": ("stage_c_lite_bf16.safetensors", "stage_c_lite.safetensors"),
-    },
-    "stage_b": {
-        "full": ("stage_b_bf16.safetensors", "stage_b.safetensors"),
-        "lite": ("stage_b_lite_bf16.safetensors", "stage_b_lite.safetensors"),
-    },
-    "stage_a": {"": ("stage_a.safetensors",)},
-    "compressor": {"": ("effnet_encoder.safetensors",)},
-    "previewer": {"": ("previewer.safetensors",)},
-    "text": {"": ("stable_cascade_text_encoder", "stable-cascade/text_encoder", "text_encoder")},
-    "image": {"": ("stable_cascade_image_encoder", "stable-cascade/image_encoder", "image_encoder")},
-}
-"""Names looked for in the host's model folders when none is given. Text and image are folders in Hugging
-Face layout."""
-
-MODEL_FOLDERS: dict[Part, tuple[str, ...]] = {
-    "stage_c": ("diffusion_models", "unet", "checkpoints"),
-    "stage_b": ("diffusion_models", "unet", "checkpoints"),
-    "stage_a": ("vae",),
-    "compressor": ("vae", "controlnet"),
-    "previewer": ("vae", "vae_approx"),
-    "text": ("text_encoders", "clip"),
-    "image": ("clip_vision",),
-}
-"""ComfyUI's folder names that each part is looked for in, in order."""
 
 REQUIRED: tuple[Part, ...] = ("compressor", "stage_c", "stage_b", "stage_a", "text")
 
@@ -107,9 +78,13 @@ def load_models(
     missing: list[str] = []
     for part in OFFICIAL:
         given = (files or {}).get(part, "")
-        path = _named(part, given, host) if given else _official(part, variant, host)
-        if path is not None:
-            found.append(_part_file(part, path))
+        try:
+            path = finding.named(part, given, host) if given else finding.looked_for(part, variant, host)
+            file = None if path is None else _part_file(part, path)
+        except CascadeError as error:
+            raise CascadeError(error.what, where=error.where, fix=error.fix, typed=(part, given)) from error
+        if file is not None:
+            found.append(file)
         elif part in REQUIRED:
             names = OFFICIAL[part].get(variant) or OFFICIAL[part].get("", ())
             missing.append(f"{part} ({names[0]} in {MODEL_FOLDERS[part][0]})")
@@ -118,6 +93,7 @@ def load_models(
             f"files of Stable Cascade are missing: {', '.join(missing)}",
             fix="Put them into ComfyUI's model folders, name them, or use the bundled nano",
         )
+    _fit(found)
     if precision == AUTO:
         precision = suited(host.device)
     return ModelsSpec(
@@ -225,8 +201,11 @@ def own_twin(spec: ModelsSpec, part: Part, device: str = "cpu") -> nn.Module:
     computes with, `in_place` keeps on the device."""
     import torch
 
-    with torch.inference_mode(False):
-        return owner.twin(_held(spec, part, device)[1])
+    with torch.inference_mode(False), owner.LOCK:
+        base, module = _held(spec, part, device)
+        own = owner.twin(module)
+        base.lent.add(own)
+        return own
 
 
 def own_copy(spec: ModelsSpec, part: Part) -> nn.Module:
@@ -328,22 +307,46 @@ def _loaded(spec: ModelsSpec, file: PartFile) -> nn.Module:
     # ordinary tensors, whatever mode the caller is in: inference tensors could never be trained on a copy
     with torch.inference_mode(False), torch.no_grad():
         dtype = torch.bfloat16 if spec.precision == "bf16" else torch.float32
-        return build.load(file.part, Path(file.path), dtype).eval().requires_grad_(False)
+        return build.load(file.part, Path(file.path), dtype, prefix=file.prefix)
 
 
 def _bytes(file: PartFile, precision: Precision) -> int:
     """About how many bytes a part takes in ``precision``; at most, for a file of half precision."""
     path = Path(file.path)
     try:
-        files = [path] if path.is_file() else list(path.glob("*.safetensors"))
-        stored = sum(each.stat().st_size for each in files)
-    except OSError:
+        stored = sum(each.stat().st_size for each in reading.files_of(path))
+    except (OSError, CascadeError):
         return 0
     return stored if precision == "bf16" else 2 * stored
 
 
 def _part_file(part_name: Part, path: Path) -> PartFile:
-    return PartFile(part=part_name, content=_content(str(path), _stamp(path)), path=str(path))
+    prefix = reading.prefix_in(part_name, path)
+    return PartFile(part_name, _content(str(path), _stamp(path)), str(path), prefix)
+
+
+def _fit(files: Sequence[PartFile]) -> None:
+    """Raises a CascadeError where encoders are not those that Stage C takes, or there is no tokenizer."""
+    from cascade_train.models import build, clip
+
+    described = {file.part: build.described(file)[0] for file in files}
+    clip.tokenizer_place(Path(next(file.path for file in files if file.part == "text")))
+    for file in files:
+        wanted, theirs = _WIDTHS_OF_ENCODERS.get(file.part, ("", ""))
+        width, needed = described[file.part].get(theirs), described["stage_c"].get(wanted)
+        if width and needed and width != needed:
+            raise CascadeError(
+                f"the {file.part} encoder gives {width} channels and Stage C takes {needed}",
+                where=file.path,
+                fix="Stable Cascade uses CLIP ViT-bigG-14 for text and CLIP ViT-L-14 for pictures",
+            )
+
+
+_WIDTHS_OF_ENCODERS: dict[Part, tuple[str, str]] = {
+    "text": ("clip_text_in_channels", "hidden_size"),
+    "image": ("clip_image_in_channels", "projection_dim"),
+}
+"""What Stage C's configuration calls a width, and what the encoder's does."""
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
@@ -354,27 +357,6 @@ def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
 @lru_cache(maxsize=256)
 def _content(path: str, _stamp: object) -> str:
     return weights.content_id(Path(path))
-
-
-def _named(part_name: Part, name: str, host: Host) -> Path:
-    for folder in MODEL_FOLDERS[part_name]:
-        for root in host.folders.models.get(folder, ()):
-            candidate = root / slashed(name)
-            inside = lies_in(candidate, root) if host.folders.follow_links else stays_in(candidate, root)
-            if candidate.exists() and inside:
-                return candidate
-    return host.folders.resolve_read(name, what=f"{part_name} file")
-
-
-def _official(part_name: Part, variant: str, host: Host) -> Path | None:
-    names = OFFICIAL[part_name].get(variant) or OFFICIAL[part_name].get("", ())
-    for folder in MODEL_FOLDERS[part_name]:
-        for root in host.folders.models.get(folder, ()):
-            for name in names:
-                for place in (root, root / "stable-cascade", root / "Stable-Cascade"):
-                    if (place / name).exists():
-                        return place / name
-    return None
 
 
 __all__ = [

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,7 +40,9 @@ CPU_SHARE = 0.9
 
 @dataclass
 class Base:
-    """A part as its file holds it. ``users`` counts who computes with it now; ``used`` orders by time."""
+    """A part as its file holds it. ``users`` counts who computes with it now; ``used`` orders by time;
+    ``lent`` are twins that others hold, such as a trainer between two blocks: while they live, dropping the
+    part would free nothing, and it would be read a second time."""
 
     part: str
     module: nn.Module
@@ -47,6 +50,7 @@ class Base:
     users: int = 0
     used: int = 0
     twins: dict[Key, nn.Module] = field(default_factory=dict)
+    lent: weakref.WeakSet[nn.Module] = field(default_factory=weakref.WeakSet)
 
     @property
     def device(self) -> torch.device:
@@ -127,7 +131,7 @@ def leave(device: str, parts: Sequence[str] = ENCODERS) -> None:
     """Let ``parts`` that nobody uses now go from ``device``, a GPU, to the CPU."""
     with LOCK:
         for base in list(_BASES.values()):
-            if base.part in parts and not base.users and base.device.type != "cpu":
+            if base.part in parts and _may_leave(base) and base.device.type != "cpu":
                 _away(base)
     _return_memory(device)
 
@@ -197,7 +201,7 @@ def in_pieces(
         each: about how many bytes a row takes.
 
     Raises:
-        torch.OutOfMemoryError: one row alone does not fit.
+        CascadeError: one row alone does not fit, with every unused part moved away.
     """
     import torch
 
@@ -210,9 +214,12 @@ def in_pieces(
             out.append(work(first, last))
             first = last
             continue
-        except torch.OutOfMemoryError:
-            if last - first == 1 and not any(True for _ in _leaving_order(_kind(device))):
-                raise
+        except torch.OutOfMemoryError as error:
+            if last - first == 1 and not _leaving_order(_kind(device)):
+                raise CascadeError(
+                    f"not even one picture fits into the memory of {device}",
+                    fix="Use a smaller picture, or load the models in bf16, smaller ones or compact",
+                ) from error
         make_room(1 << 62, device)
         size = max(1, (last - first) // 2)
     return out
@@ -225,8 +232,17 @@ def forget() -> None:
 
 
 def _leaving_order(kind: str) -> list[Base]:
-    idle = [base for base in _BASES.values() if base.device.type == kind and not base.users]
+    idle = [base for base in _BASES.values() if base.device.type == kind and _may_leave(base)]
     return sorted(idle, key=lambda base: (base.part not in ENCODERS, base.used))
+
+
+def _may_leave(base: Base) -> bool:
+    return not base.users and (not base.lent or _fits_cpu(base))
+
+
+def _fits_cpu(base: Base) -> bool:
+    """Whether ``base`` lies on a device and could lie on the CPU instead."""
+    return base.device.type != "cpu" and free_bytes("cpu") >= base.bytes
 
 
 def _place(base: Base, device: str) -> None:
@@ -261,13 +277,17 @@ def _move_or_say(base: Base, device: str) -> None:
 
 
 def _move(base: Base, device: str) -> None:
-    for module in (base.module, *base.twins.values()):
-        module.to(device)
+    import torch
+
+    # ordinary tensors, whatever mode the caller is in: a trainer computes with these very parameters later
+    with torch.inference_mode(False), torch.no_grad():
+        for module in (base.module, *base.twins.values()):
+            module.to(device)
 
 
 def _away(base: Base) -> None:
     """From a device to the CPU where it fits there, else, as from the CPU, out of memory."""
-    if base.device.type != "cpu" and free_bytes("cpu") >= base.bytes:
+    if _fits_cpu(base):
         _move(base, "cpu")
         return
     for key in [key for key, value in _BASES.items() if value is base]:

@@ -29,12 +29,14 @@ Variant = Literal["full", "lite"]
 
 @dataclass(frozen=True)
 class PartFile:
-    """One part: a safetensors file in the native layout, or for ``text`` and ``image`` a folder in
-    Hugging Face layout. ``content`` identifies what is in it wherever it lies."""
+    """One part: a safetensors file, or a folder in Hugging Face layout. ``content`` identifies what is in it
+    wherever it lies; that of a part in an all-in-one checkpoint identifies the checkpoint."""
 
     part: Part
     content: str
     path: str = local()
+    prefix: str = local("")
+    """What stands before the part's names in a file that holds several."""
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,9 @@ def initial(part: Part, init: str, config: str, seed: int, models: ModelsSpec | 
         start(part, module)
         if part == "text":
             assert models is not None
-            folder = Path(library.part_file(models, "text").path)
-            module.tokenizer = build.load_tokenizer(folder)
+            from cascade_train.models import clip
+
+            module.tokenizer = clip.load_tokenizer(Path(library.part_file(models, "text").path))
         if part in ("stage_a", "compressor", "previewer"):
             # up to twice as fast on a CPU; values and names are the same
             module = module.to(memory_format=torch.channels_last)

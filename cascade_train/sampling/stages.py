@@ -211,7 +211,9 @@ def sample_b(
             )
 
     each = B_BYTES * size[0] * size[1]
-    drawn = _in_chunks(chunk, len(seeds), settings.steps, "Stage B", progress, None, each=each, device=device)
+    steps = settings.steps
+    with library.use(models, "stage_b", device):  # pieces fit beside it
+        drawn = _in_chunks(chunk, len(seeds), steps, "Stage B", progress, None, each=each, device=device)
     return drawn * SCALE
 
 
@@ -225,18 +227,18 @@ def decode_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Tensor
     each = A_BYTES * latents.shape[-2] * latents.shape[-1]
 
     def pictures(rows: Tensor) -> Tensor:
-        with library.use(models, "stage_a", device) as decoder:
-            return decoder.pictures(rows.to(device)).float().clamp(0, 1).cpu()
+        return decoder.pictures(rows.to(device)).float().clamp(0, 1).cpu()
 
     def piece(first: int, last: int) -> Tensor:
         try:
-            return pictures(latents[first:last])
+            return owner.with_room(lambda: pictures(latents[first:last]), device)
         except torch.OutOfMemoryError:
             if last - first > 1 or min(latents.shape[-2:]) <= TILE:
                 raise
         return tiles.tiled(pictures, latents[first:last], library.geometry(models).stage_a_factor, TILE)
 
-    rows = owner.in_pieces(piece, len(latents), each, device, BATCH)
+    with library.use(models, "stage_a", device) as decoder:  # pieces fit beside it
+        rows = owner.in_pieces(piece, len(latents), each, device, BATCH)
     return torch.cat(rows).permute(0, 2, 3, 1).contiguous()
 
 

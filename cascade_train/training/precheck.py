@@ -12,8 +12,8 @@ from typing import Any
 
 from cascade_train.data.buckets import Buckets
 from cascade_train.errors import CascadeError
-from cascade_train.models import build, library, weights
-from cascade_train.models.spec import ModelsSpec, Part
+from cascade_train.models import clip, library, reading, weights
+from cascade_train.models.spec import ModelsSpec, Part, PartFile
 from cascade_train.training.layers import chosen_layers, layers_in
 from cascade_train.training.spec import FullTarget, LoRATarget, RunSpec, TokenSpec, splits
 from cascade_train.training.tokens import found_entries
@@ -105,7 +105,7 @@ def _predicted(models: ModelsSpec, part: Part) -> str:
     for settings in reversed(_applied(models)):
         if part in settings["parts"]:
             return str(settings.get("objective", "epsilon"))
-    return weights.prediction(weights.read_header(Path(library.part_file(models, part).path))[1])
+    return weights.prediction(reading.part_headers(library.part_file(models, part))[1])
 
 
 def _adapters(target: LoRATarget, models: ModelsSpec) -> None:
@@ -120,7 +120,7 @@ def _adapters(target: LoRATarget, models: ModelsSpec) -> None:
     if target.rank < 1:
         raise CascadeError(f"a LoRA of rank {target.rank}", fix="Use 1 or more")
     file = library.part_file(models, "stage_c")
-    chosen_layers(_layers(file.path, file.content), target.modules)
+    chosen_layers(_layers(file), target.modules)
 
 
 def _tokens(spec: TokenSpec, models: ModelsSpec) -> None:
@@ -141,11 +141,11 @@ def _applied(models: ModelsSpec) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=8)
-def _layers(path: str, content: str) -> tuple[str, ...]:
-    return tuple(layers_in(weights.read_header(Path(path))[0]))
+def _layers(file: PartFile) -> tuple[str, ...]:
+    return tuple(layers_in(reading.part_headers(file)[0]))
 
 
 @lru_cache(maxsize=8)
 def _words(path: str, content: str) -> tuple[dict[str, int], frozenset[int]]:
-    tokenizer = build.load_tokenizer(Path(path))
+    tokenizer = clip.load_tokenizer(Path(path))
     return tokenizer.get_vocab(), frozenset(tokenizer.all_special_ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from cascade_train.errors import CascadeError
 from cascade_train.models import library, owner
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.sampling import stages, tiles
@@ -145,6 +147,39 @@ def test_what_computes_stays_and_what_was_used_longest_ago_goes(nano: ModelsSpec
     assert left == ["text", "stage_b", "stage_a"] and held() == ["previewer"]
 
 
+def test_a_base_that_a_trainer_holds_is_never_read_twice(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    """Between two blocks memory runs short: what the trainer holds anyway stays, until the trainer goes."""
+    host = studio.CountingHost(tmp_path)
+    position, _ = run.train(run.start(studio.spec("lora", models), host), 1, host=host)
+    trained = next(iter(run._live.values())).objective.unet
+    owner.make_room(1 << 62, "cpu")
+    assert held().count("stage_c") == 1 and "stage_b" not in held()
+    served = library.part(apply_trained(models, position), "stage_c")
+    assert storages(library.part(models, "stage_c")).keys() <= storages(trained).keys()
+    del trained, served
+    run.release()
+    gc.collect()
+    owner.make_room(1 << 62, "cpu")
+    assert held() == []
+
+
+def test_a_part_that_was_moved_while_a_graph_ran_still_trains(nano: ModelsSpec) -> None:
+    """Nodes run without gradients; what they move must remain what a trainer can compute with.
+
+    Another precision stands for another device, of which there may be none: both make every value anew.
+    """
+    shared: Any = library.own_twin(nano, "stage_a")
+    base = next(iter(owner._BASES.values()))
+    with torch.inference_mode():
+        owner._move(base, torch.bfloat16)  # type: ignore[arg-type]
+    assert storages(shared).keys() >= {value.data_ptr() for value in base.module.parameters()}
+    x = torch.randn(1, 4, 2, 2, dtype=torch.bfloat16, requires_grad=True)
+    shared.pictures(x).sum().backward()
+    assert x.grad is not None and float(x.grad.abs().sum()) > 0
+
+
 def test_encoders_leave_when_all_is_cached(studio: ModuleType, models: ModelsSpec, tmp_path: Path) -> None:
     """A run whose latents and texts are on disk never loads an encoder."""
     from cascade_train.jobs.prepare import with_caches
@@ -174,7 +209,7 @@ def test_pieces_are_halved_until_they_fit() -> None:
     def never(first: int, last: int) -> torch.Tensor:
         raise torch.OutOfMemoryError("none")
 
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(CascadeError, match="not even one picture fits into the memory of cpu"):
         owner.in_pieces(never, 2, 1, "cpu")
     asked.clear()
     owner.set_limit("cpu", 2)
@@ -192,6 +227,32 @@ def test_stage_a_in_pieces_and_in_tiles(nano: ModelsSpec) -> None:
     decoder: Any = library.part(nano, "stage_a")
     whole, cut = decoder.pictures(latents), tiles.tiled(decoder.pictures, latents, 4, 24)
     assert cut.shape == whole.shape and float((cut - whole).abs().max()) < 1 / 1024
+
+
+@torch.no_grad()
+def test_tiles_are_the_last_resort(nano: ModelsSpec) -> None:
+    """One picture that does not fit is tried again with every unused part gone before it is cut."""
+    decoder: Any = library.part(nano, "stage_a")
+    library.part(nano, "stage_b")
+    seen: list[tuple[int, list[str]]] = []
+
+    def short(_module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        seen.append((inputs[0].shape[-1], held()))
+        if "stage_b" in held() or inputs[0].shape[-1] > limit:
+            raise torch.OutOfMemoryError("a small device")
+
+    hook = decoder.up_blocks.register_forward_pre_hook(short)
+    latents = torch.zeros(1, 4, stages.TILE + 8, stages.TILE + 8)
+    limit = latents.shape[-1]
+    try:
+        assert stages.decode_a(nano, latents).shape == (1, *(4 * side for side in latents.shape[-2:]), 3)
+        assert [side for side, _ in seen] == [limit, limit] and seen[-1][1] == ["stage_a"]
+        limit = latents.shape[-1] - 1
+        seen.clear()
+        with pytest.raises(CascadeError, match="not even one picture fits"):
+            stages.decode_a(nano, torch.zeros(1, 4, 8, limit + 1))
+    finally:
+        hook.remove()
 
 
 def test_stage_b_in_pieces(nano: ModelsSpec) -> None:

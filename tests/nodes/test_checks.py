@@ -98,10 +98,11 @@ def test_comfyui_sees_which_inputs_the_hook_takes(classes: dict[str, type]) -> N
     """It asks `inspect.getfullargspec`; an input it does not find there it checks itself."""
     for node, cls in classes.items():
         hook = getattr(cls, "VALIDATE_INPUTS", None)
-        assert (hook is not None) == (node in CHECKS)
+        together = cls.CHECKED_TOGETHER  # type: ignore[attr-defined]
+        assert (hook is not None) == (node in CHECKS or bool(together))
         if hook is not None:
             asked = inspect.getfullargspec(hook)
-            assert asked.args == ["cls", *CHECKS[node]] and asked.varkw is None
+            assert asked.args == ["cls", *CHECKS.get(node, ()), *together] and asked.varkw is None
 
 
 class Foreign:

@@ -68,7 +68,7 @@ def test_a_right_workflow_has_no_problem(info: dict[str, Any], host: HeadlessHos
 
 def test_everything_wrong_is_told_at_once_one_line_each(info: dict[str, Any], host: HeadlessHost) -> None:
     prompt = training()
-    prompt["1"]["inputs"] |= {"variant": "ful", "precision": None}
+    prompt["1"]["inputs"] |= {"precision": None}
     prompt["2"]["inputs"] |= {"count": 0, "width": "wide", "path": "dogs"}
     del prompt["3"]["inputs"]["image"]
     prompt["4"]["inputs"]["stage_c"] = ["2", 0]
@@ -79,8 +79,7 @@ def test_everything_wrong_is_told_at_once_one_line_each(info: dict[str, Any], ho
     told = lines(prompt, info, host)
     inside = host.folders.input
     assert told == [
-        "Models (id 1): variant = 'ful' is not one of the choices. Nearest: 'full'.",
-        "Models (id 1): precision is not one of the choices. Choose 'fp32' or 'bf16'.",
+        "Models (id 1): precision is not one of the choices. Choose 'fp32', 'bf16' or 'auto'.",
         f"Pictures (id 2): path = 'dogs' does not exist. Looked in {inside / 'dogs'}, "
         f"{host.folders.output / 'dogs'}, {host.folders.temp / 'dogs'}.",
         "Pictures (id 2): count = 0 is too small. Give a whole number from 1 to 256.",

@@ -1,0 +1,191 @@
+"""Parts in files as people have them: one file, a checkpoint that holds several, a folder, shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_train.errors import CascadeError
+from cascade_train.models import header
+from cascade_train.models.recognise import parts_in, what
+from cascade_train.models.spec import Part, PartFile
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+STEMS = ("model", "diffusion_pytorch_model")
+VARIANTS = ("", ".bf16", ".fp16")
+"""In a folder of Hugging Face layout, its tensors are in ``<stem><variant>.safetensors``, or in shards that
+``<stem>.safetensors.index<variant>.json`` names; the first that is there counts."""
+
+
+def files_of(path: Path) -> list[Path]:
+    """The safetensors files that make up ``path``: itself, or what a folder in Hugging Face layout holds.
+
+    Raises:
+        CascadeError: a folder without any, or a shard that is missing.
+    """
+    if not path.is_dir():
+        return [path]
+    for variant in VARIANTS:
+        for stem in STEMS:
+            file = path / f"{stem}{variant}.safetensors"
+            if file.is_file():
+                return [file]
+            for index in (
+                f"{stem}.safetensors.index{variant}.json",
+                f"{stem}{variant}.safetensors.index.json",
+            ):
+                if (path / index).is_file():
+                    return _shards(path / index)
+    raise CascadeError(
+        "no safetensors files in this folder",
+        where=str(path),
+        fix=f"It should hold {STEMS[0]}.safetensors or {STEMS[1]}.safetensors; other formats are not read",
+    )
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        shards = [index.parent / name for name in names if Path(name).name == name]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CascadeError(f"the index of shards cannot be read ({error})", where=str(index)) from error
+    missing = [shard.name for shard in shards if not shard.is_file()]
+    if missing or not shards:
+        raise CascadeError(
+            f"{len(missing)} of {len(shards)} shards are missing: {', '.join(missing[:3])}",
+            where=str(index),
+            fix="Download the folder again",
+        )
+    return shards
+
+
+def read_headers(path: Path) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """The shapes by name and the metadata of all files of ``path``, as they are stored.
+
+    Raises:
+        CascadeError: see `files_of` and `header.read`.
+    """
+    shapes: dict[str, list[int]] = {}
+    metadata: dict[str, str] = {}
+    for file in files_of(path):
+        found = _header(str(file), _stamp(file))
+        shapes |= found.shapes
+        metadata |= found.metadata
+    return shapes, metadata
+
+
+@lru_cache(maxsize=512)
+def _header(path: str, _stamp: object) -> header.Header:
+    return header.read(Path(path))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        about = path.stat()
+    except OSError:
+        return 0, 0
+    return about.st_size, about.st_mtime_ns
+
+
+def part_headers(file: PartFile) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """The shapes of a part by its own names, without what stands before them, and the file's metadata."""
+    shapes, metadata = read_headers(Path(file.path))
+    if not file.prefix:
+        return shapes, metadata
+    own = {name[len(file.prefix) :]: shape for name, shape in shapes.items() if name.startswith(file.prefix)}
+    # a checkpoint's metadata is about the whole of it
+    return own, {key: value for key, value in metadata.items() if key not in ("part", "config")}
+
+
+def prefix_in(part: Part, path: Path) -> str:
+    """What stands before the names of ``part`` in ``path``.
+
+    Raises:
+        CascadeError: it holds something else; what, is said.
+    """
+    shapes, metadata = read_headers(path)
+    if metadata.get("part") == part:
+        return ""
+    for found in parts_in(shapes):
+        if found.part == part:
+            return found.prefix
+    said = metadata.get("part")
+    raise CascadeError(
+        f"the file holds {said or what(shapes)}, not {part}",
+        where=str(path),
+        fix="Choose the other file",
+    )
+
+
+def tensors(
+    file: PartFile,
+    rename: Callable[[str, Tensor], Iterator[tuple[str, Tensor]]],
+    dtype: torch.dtype | None,
+    device: str = "cpu",
+) -> dict[str, Tensor]:
+    """The tensors of a part, each read once and brought to ``dtype`` and ``device`` before the next.
+
+    ``rename`` gives the names in the module of one in the file (an attention's three matrices may be one).
+
+    Raises:
+        CascadeError: a tensor holds values that are not finite, or the file cannot be read.
+    """
+    from safetensors import safe_open
+
+    out: dict[str, Tensor] = {}
+    bad: list[str] = []
+    for path in files_of(Path(file.path)):
+        header.read(path)
+        with header.faults_of(path), safe_open(path, "pt", device=device) as stored:
+            for name in stored.keys():  # noqa: SIM118
+                if not name.startswith(file.prefix):
+                    continue
+                value = stored.get_tensor(name)
+                if value.is_floating_point():
+                    if not _finite(value):
+                        bad.append(name)
+                    value = value if dtype is None else value.to(dtype)
+                out.update(rename(name[len(file.prefix) :], value))
+    if bad:
+        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        raise CascadeError(
+            f"{len(bad)} tensors hold values that are not numbers: {', '.join(bad[:3])}{more}",
+            where=file.path,
+            fix="Download the file again, or use another precision of it: fp16 files of the 3.6B Stage C "
+            "overflow",
+        )
+    return out
+
+
+def _finite(value: Tensor) -> bool:
+    """Whether all numbers are finite: in pieces, so that it takes no copy of a large tensor."""
+    import torch
+
+    return all(bool(torch.isfinite(piece).all()) for piece in value.reshape(-1).split(1 << 20))
+
+
+def is_folder_config(path: Path) -> Mapping[str, Any] | None:
+    """The ``config.json`` of a folder in Hugging Face layout, None where ``path`` is a file.
+
+    Raises:
+        CascadeError: the folder has none, or it cannot be read.
+    """
+    if not path.is_dir():
+        return None
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CascadeError(
+            "no config.json that can be read in this folder",
+            where=str(path),
+            fix="Give a folder in Hugging Face layout: config.json, model.safetensors, the tokenizer's files",
+        ) from error
+    if not isinstance(config, dict):
+        raise CascadeError("config.json is damaged", where=str(path), fix="Download it again")
+    return config
