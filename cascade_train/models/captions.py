@@ -8,7 +8,7 @@ Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -60,12 +60,12 @@ class TooLong:
         longer = self if self.tokens >= other.tokens else other
         return replace(longer, count=self.count + other.count, seen=self.seen + other.seen)
 
-    def line(self, captions: Captions) -> str:
-        """What a person is told; empty where no caption is too long."""
+    def line(self, captions: Captions, many: str = "") -> str:
+        """What a person is told, empty where no caption is too long; ``many`` says how many otherwise."""
         if not self.count:
             return ""
-        many = f"{self.count} of {self.seen} captions are" if self.seen > 1 else "the caption is"
-        ends = "their ends are" if self.seen > 1 else "its end is"
+        ends = "their ends are" if self.seen > 1 or many else "its end is"
+        many = many or (f"{self.count} of {self.seen} captions are" if self.seen > 1 else "the caption is")
         cure = " (Load Stable Cascade's captions 'chunks' reads them whole)" if captions == "cut" else ""
         example = self.example if len(self.example) <= 60 else self.example[:59] + "…"
         return (
@@ -89,21 +89,3 @@ def too_long(tokenizer: Any, texts: Iterable[str], captions: Captions) -> TooLon
             if len(ids) > limit:
                 found = found.joined(TooLong(limit, 1, 0, text, len(ids)))
     return found
-
-
-class Met:
-    """Counts captions that are too long as they are met, each once, and tells of the first.
-
-    For streams, whose captions nobody knows before.
-    """
-
-    def __init__(self, tokenizer: Any, captions: Captions, tell: Callable[[str], object]) -> None:
-        self._tokenizer, self._captions, self._tell = tokenizer, captions, tell
-        self.found = TooLong(read_tokens(tokenizer, captions))
-
-    def see(self, caption: str) -> None:
-        """``caption`` is read for the first time."""
-        first = not self.found.count
-        self.found = self.found.joined(too_long(self._tokenizer, [caption], self._captions))
-        if first and self.found.count:
-            self._tell(replace(self.found, seen=1).line(self._captions) + "; more are counted as they come")

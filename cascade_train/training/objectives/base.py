@@ -121,6 +121,13 @@ class TrainingObjective(ABC):
         """Stage C as it is now, and what makes text states for it; (None, None) where it is not trained."""
         return None, None
 
+    def remark(self) -> None:  # noqa: B027
+        """Warn of what a person has to know of the samples, each thing once; asked around each block."""
+
+    def remarks(self) -> list[str]:
+        """What `remark` has warned of."""
+        return []
+
     def after_step(self, raw: Tensor, log_snr: Tensor | None) -> None:  # noqa: B027
         """Told the unweighted losses and logSNRs of the whole global batch once a step, in order."""
 

@@ -78,6 +78,9 @@ class LoRAObjective(StageCBase):
             return self._frozen.batch(captions)
         return self._tokens.states(self._text, captions)
 
+    def tokenizer(self) -> Any:
+        return super().tokenizer() if self._frozen is not None else self._text.tokenizer
+
     def groups(self) -> list[ParameterGroup]:
         everything = self.parameters()
         rows = {name: value for name, value in everything.items() if name == ROWS}
