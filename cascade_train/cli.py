@@ -20,7 +20,7 @@ from cascade_train.commands.printing import printed
 from cascade_train.errors import STOPPED, CascadeError, Interrupted, plain
 from cascade_train.host.leaving import exit_with
 
-COMMANDS = ("run", "validate", "convert", "inspect", "nodes", "runs", "dataset", "cache", "nano")
+COMMANDS = ("run", "validate", "plan", "convert", "inspect", "nodes", "runs", "dataset", "cache", "nano")
 """In the order of ``cascade-train --help``."""
 
 WRONG = 2

@@ -107,7 +107,8 @@ class TrainingRun(CascadeNode):
     graph again finds it there and trains nothing twice; changing a setting begins another run and leaves the
     first as it is.
 
-    Memory: lower `batch_size` or raise `accumulation`, which changes no result beyond rounding.
+    Memory: lower `batch_size` or raise `accumulation`, which changes no result beyond rounding. With large
+    models the node says what training needs at most; `cascade-train plan` says it for the whole graph.
     """
 
     @classmethod
@@ -182,16 +183,20 @@ class TrainingRun(CascadeNode):
         }
 
     def run(self, label: str, **settings: Any) -> tuple[Any]:
+        from cascade_train.jobs.memory import tell_need
         from cascade_train.training.run import start
 
-        return (start(RunSpec(label=label.strip(), **settings), self.host),)
+        run = start(RunSpec(label=label.strip(), **settings), self.host)
+        tell_need(run.spec, self.host)
+        return (run,)
 
     def planned(self, label: str, **settings: Any) -> tuple[tuple[Any], str, None]:
         """For ``--dry-run``: the outputs, a line, and whether the work is done (None: there is none)."""
         from cascade_train.jobs.foreseen import planned_start
+        from cascade_train.jobs.memory import run_line
 
         run, text = planned_start(RunSpec(label=label.strip(), **settings), self.host)
-        return (run,), text, None
+        return (run,), f"{text}; {run_line(run.spec, self.host)}", None
 
 
 _PREVIEW_EVERY = integer(

@@ -142,9 +142,9 @@ def _run(args: argparse.Namespace, display: Any) -> int:
     if isinstance(found, Wrong):
         return refuse([problem.as_json() for problem in found.problems], args.json)
     if args.dry_run:
-        from cascade_train.graph.run.plan import dry_run
+        from cascade_train.commands.counting import planned
 
-        return _print_plan(dry_run(found), args.json)
+        return _print_plan(*planned(found, host, guess=False), args.json)
 
     from cascade_train.graph.run.loop import execute
     from cascade_train.host.signals import stop_on_signals
@@ -220,11 +220,14 @@ def _ended(as_json: bool) -> Callable[[], None]:
     return gone
 
 
-def _print_plan(planned: Sequence[Any], as_json: bool) -> int:
+def _print_plan(nodes: Sequence[Any], memory: Any, as_json: bool) -> int:
     from cascade_train.graph.run.plan import as_text
+    from cascade_train.jobs.memory import graph_line
 
     if as_json:
-        print(json.dumps({"event": "plan", "nodes": [vars(node) for node in planned]}), flush=True)
+        peak = memory.peak()
+        told = {"event": "plan", "nodes": [vars(node) for node in nodes], "memory": peak.total if peak else 0}
+        print(json.dumps(told), flush=True)
     else:
-        print(as_text(planned))
+        print("\n".join(filter(None, (as_text(nodes), graph_line(memory)))))
     return 0

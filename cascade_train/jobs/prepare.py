@@ -79,7 +79,7 @@ def _fill(dataset: Dataset, models: ModelsSpec, host: Host) -> None:
             feeds.append((feed, latents))
         if images is not None:
             frozen = partial(library.use, models, "image", host.device)
-            feed = LatentFeed(pixels, encoder(frozen, encode_image), device, images)
+            feed = LatentFeed(pixels, encoder(frozen, encode_image, "the image encoder"), device, images)
             feeds.append((feed, images))
         if texts is not None:
             frozen = partial(library.use, models, "text", host.device)

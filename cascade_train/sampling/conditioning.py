@@ -12,6 +12,7 @@ from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
 from cascade_train.models import library
 from cascade_train.models.captions import too_long
+from cascade_train.models.finite import given, made
 from cascade_train.models.image import encode_image
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.text import TextStates, encode_text, filled, together
@@ -88,7 +89,10 @@ def encode_prompts(models: ModelsSpec, prompts: Sequence[str], device: str = "cp
             text: encode_text(encoder, encoder.tokenizer, [text], device, models.captions)
             for text in dict.fromkeys(prompts)
         }
-    return of_states(together([states[text] for text in prompts]))
+    all_of = together([states[text] for text in prompts])
+    made(all_of.hidden, "the text encoder", "states", models)
+    made(all_of.pooled, "the text encoder", "states", models)
+    return of_states(all_of)
 
 
 def of_states(states: TextStates) -> Conditioning:
@@ -118,7 +122,9 @@ def with_image(
             fix="Load a CLIP vision model with it, or use image to image (a latent and a strength)",
         )
     with library.use(models, "image", device) as encoder:
+        given(images, "the pictures given to the image encoder")
         embedding = encode_image(encoder, images.permute(0, 3, 1, 2).to(device))
+    made(embedding, "the image encoder", "embeddings", models)
     if embedding.shape[0] == 1:
         embedding = embedding.expand(len(condition), -1, -1)
     return replace(condition, image=embedding)

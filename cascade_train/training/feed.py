@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cascade_train.data.caches import text_key
 from cascade_train.host.progress import nothing
+from cascade_train.models import finite
 
 if TYPE_CHECKING:
     from torch import nn
@@ -209,6 +210,8 @@ class TextFeed:
         self._check()
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False), self._text() as text:
             states = encode_text(text, text.tokenizer, [caption], self._device, self._captions)
+        for values in (states.hidden, states.pooled):
+            finite.made(values, "the text encoder", "states")
         self.made += 1
         made = TextStates(states.hidden.float().cpu(), states.pooled.float().cpu(), states.mask.cpu())
         if self._store is not None:

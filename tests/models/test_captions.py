@@ -161,7 +161,9 @@ def test_a_batch_may_be_split_whatever_the_lengths(
         room = Room(studio, tmp_path / str(pieces))
         room.root.mkdir()
         data = room.dataset(*(f"[concept] circle {each}" for each in (SHORT, LONG, LONGER)))
-        spec = studio.spec(kind, whole, dataset=data, accumulation=pieces, optimizer=OptimizerSpec(learning_rate=1e-3))
+        spec = studio.spec(
+            kind, whole, dataset=data, accumulation=pieces, optimizer=OptimizerSpec(learning_rate=1e-3)
+        )
         _, metrics = run.train(run.start(spec, room.host), 3, host=room.host)
         losses.append([row["loss"] for row in metrics.rows])
         assert not room.told()

@@ -153,7 +153,7 @@ def test_a_base_that_a_trainer_holds_is_never_read_twice(
     """Between two blocks memory runs short: what the trainer holds anyway stays, until the trainer goes."""
     host = studio.CountingHost(tmp_path)
     position, _ = run.train(run.start(studio.spec("lora", models), host), 1, host=host)
-    trained = next(iter(run._live.values())).objective.unet
+    trained = next(iter(run._live.values())).objective.unet  # type: ignore[attr-defined]
     owner.make_room(1 << 62, "cpu")
     assert held().count("stage_c") == 1 and "stage_b" not in held()
     served = library.part(apply_trained(models, position), "stage_c")

@@ -10,7 +10,7 @@ the node that it waits for is named. Everything else would run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,12 +37,26 @@ class Planned:
     text: str = ""
 
 
-def dry_run(checked: Checked) -> list[Planned]:
-    """Every node that would be asked for, each after those it needs."""
-    return asyncio.run(_dry_run(checked))
+Seen = Callable[[Planned, Mapping[str, Any], Sequence[str]], None]
+"""Told of each node: its inputs (those of the last call; what only running can tell is left out), and the
+nodes that it is wired to."""
 
 
-async def _dry_run(checked: Checked) -> list[Planned]:
+def dry_run(
+    checked: Checked,
+    seen: Seen = lambda node, inputs, sources: None,
+    instead: Mapping[str, Any] | None = None,
+) -> list[Planned]:
+    """Every node that would be asked for, each after those it needs.
+
+    Args:
+        seen: told of each node as soon as it is known what it would do.
+        instead: values by type of link, to go on with where only running can tell.
+    """
+    return asyncio.run(_dry_run(checked, seen, instead or {}))
+
+
+async def _dry_run(checked: Checked, seen: Seen, instead: Mapping[str, Any]) -> list[Planned]:
     live = LiveGraph(checked.prompt, checked.classes)
     known: dict[str, list[list[Any] | None]] = {}
     waits: dict[str, list[str]] = {}
@@ -54,18 +68,26 @@ async def _dry_run(checked: Checked) -> list[Planned]:
         got = gather(facts, node.get("inputs", {}), hidden, known.get)
         entry = Planned(node_id, live.title(node_id), facts.class_type, facts.is_output, "runs")
         found.append(entry)
+        inputs = {
+            name: values[-1] for name, values in got.columns.items() if values and name not in got.missing
+        }
+        guessed = [[instead[kind]] if kind in instead else None for kind in facts.return_types]
         if got.missing:
+            if any(guessed):
+                known[node_id] = guessed
             sources = [source for name, source, _ in live.links(node_id) if name in got.missing]
             waits[node_id] = list(dict.fromkeys(cause for s in sources for cause in waits.get(s, [s])))
             if hasattr(facts.cls, "planned") or _describes(facts):
                 entry.will, entry.text = "unknown", _known_when(waits[node_id], live, checked)
+            seen(entry, inputs, [source for _, source, _ in live.links(node_id)])
             continue
         try:
             if hasattr(facts.cls, "planned"):
                 rows = await call_over_lists(facts, facts.cls().planned, got.columns)
                 _, entry.text, there = rows[-1]
                 entry.will = "describes" if there is None else "on disk" if there else "runs"
-                known[node_id] = _foreseen(in_columns(facts, [row[0] for row in rows]))
+                outputs = _foreseen(in_columns(facts, [row[0] for row in rows]))
+                known[node_id] = [own or guess for own, guess in zip(outputs, guessed)]
             elif _describes(facts):
                 function = facts.bind(facts.cls if facts.is_v3 else facts.cls(), facts.function, got.hidden)
                 values = [
@@ -78,6 +100,7 @@ async def _dry_run(checked: Checked) -> list[Planned]:
                 entry.will = "describes"
         except CascadeError as error:
             entry.will, entry.text = "fails", str(error) + live.where_typed(node_id, error)
+        seen(entry, inputs, [source for _, source, _ in live.links(node_id)])
     return found
 
 

@@ -31,8 +31,6 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
     Their start is a function of ``seed`` alone, whatever device follows; up matrices are zero, so the network
     first does as before.
     """
-    from peft import LoraConfig, inject_adapter_in_model
-
     names = chosen_layers(layers_of(unet), target.modules)
     if target.kind == "dora":
         # one after the other: the weight of a compact layer is worked out at each look
@@ -44,15 +42,7 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
             )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed & 0x7FFF_FFFF_FFFF_FFFF)
-        config = LoraConfig(
-            r=target.rank,
-            lora_alpha=target.alpha,  # type: ignore[arg-type]
-            target_modules=names,
-            use_dora=target.kind == "dora",
-            lora_dropout=0.0,
-            bias="none",
-        )
-        inject_adapter_in_model(config, unet, adapter_name=ADAPTER)
+        inject_lora(unet, target, names)
     for name, parameter in unet.named_parameters():
         is_adapter = ".lora_" in name
         parameter.requires_grad_(is_adapter)
@@ -62,6 +52,21 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
 
 def _weight(unet: nn.Module, name: str) -> Tensor:
     return unet.get_submodule(name).weight  # type: ignore[return-value]
+
+
+def inject_lora(unet: nn.Module, target: LoRATarget, names: list[str]) -> None:
+    """Put adapters of ``target`` beside the layers ``names`` of ``unet``, which may lie on ``meta``."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    config = LoraConfig(
+        r=target.rank,
+        lora_alpha=target.alpha,  # type: ignore[arg-type]
+        target_modules=names,
+        use_dora=target.kind == "dora",
+        lora_dropout=0.0,
+        bias="none",
+    )
+    inject_adapter_in_model(config, unet, adapter_name=ADAPTER)
 
 
 def adapter_tensors(weights: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:

@@ -76,7 +76,7 @@ class StageCBase(DiffusionObjective):
         if spec.image_share > 0 and has(spec.models, "image"):
             self._images = LatentFeed(
                 self.pixels,
-                encoder(frozen_part(spec, "image", host), encode_image),
+                encoder(frozen_part(spec, "image", host), encode_image, "the image encoder"),
                 self.device,
                 store_for(spec.dataset, spec.models, "image", host),
                 self.check_stop,

@@ -1,0 +1,300 @@
+"""What is counted before anything is loaded, against the bytes of tensors that live while it is done."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from cascade_train.cli import main
+from cascade_train.graph.core.registry import pack_nodes
+from cascade_train.host.headless import HeadlessHost, headless_folders
+from cascade_train.jobs import memory, phases
+from cascade_train.jobs.measured import measure, passes
+from cascade_train.jobs.needs import counted
+from cascade_train.jobs.phases import Phase, Way, drawing, training
+from cascade_train.jobs.tasks import Footprint, Task
+from cascade_train.models import build, layouts, library, owner
+from cascade_train.models.live import Live, held, tensors_of
+from cascade_train.models.spec import ModelsSpec
+from cascade_train.sampling import stages
+from cascade_train.sampling.conditioning import Conditioning
+from cascade_train.sampling.sizes import picture_size
+from cascade_train.training.objectives import base
+from cascade_train.training.spec import Block, RunSpec
+from cascade_train.training.trainer import Trainer
+
+LAYOUTS = Path(__file__).resolve().parents[1] / "models" / "layouts"
+
+
+@contextmanager
+def nothing_loaded() -> Iterator[None]:
+    library.forget()
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+    library.forget()
+
+
+def state_of(trainer: Trainer) -> list[torch.Tensor]:
+    """Every tensor that a trainer holds between two steps."""
+    objective = trainer.objective
+    modules = [*objective.modules.values(), *([objective.unet] if hasattr(objective, "unet") else [])]
+    tensors = [tensor for module in modules for tensor in tensors_of(module)]
+    tensors += [each.grad for each in trainer.parameters.values() if each.grad is not None]
+    for moments in trainer.optimizer.state.values():
+        tensors += [value for value in moments.values() if isinstance(value, torch.Tensor)]
+    return tensors + (list(trainer.ema.values.values()) if trainer.ema is not None else [])
+
+
+def phase(needs: phases.Needs, name: str) -> Phase:
+    (found,) = (each for each in needs.phases if each.name == name)
+    return found
+
+
+@pytest.mark.parametrize(
+    "kind, changes",
+    [
+        ("lora", {}),
+        ("lora", {"models": "bf16"}),
+        ("lora", {"accumulation": 3}),
+        ("dora", {}),
+        ("tokens", {}),
+        ("stage_c", {}),
+        ("stage_c", {"precision": "bf16"}),
+        ("stage_b", {}),
+        ("stage_a", {}),
+    ],
+)
+def test_a_training_step_takes_what_was_counted(
+    kind: str, changes: dict[str, Any], studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    if changes.get("models") == "bf16":
+        models, changes = replace(models, precision="bf16"), {}
+    spec: RunSpec = studio.spec(kind, models, **changes)
+    needs = phase(training(spec, measure), "training")
+    with nothing_loaded(), Live() as live:
+        trainer = Trainer(spec, studio.CountingHost(tmp_path))
+        for _ in range(3):  # moments are made, and what encoders give is remembered
+            trainer.advance(Block(1))
+        own = held(state_of(trainer))
+        before, live.peak = live.now, live.now
+        trainer.advance(Block(1))
+        really = own + live.peak - before  # what feeds remember lies on the CPU, wherever one trains
+    assert needs.total == pytest.approx(really, rel=0.05), (needs, really)
+
+
+@pytest.mark.parametrize(
+    "part, cfg", [("stage_c", 4.0), ("stage_c", 1.0), ("stage_b", 4.0), ("stage_a", 1.0)]
+)
+def test_drawing_takes_what_was_counted(part: Any, cfg: float, models: ModelsSpec) -> None:
+    size = picture_size(library.geometry(models))
+    needs = drawing(models, size, measure, parts=(part,), guided=(part,) if cfg != 1 else ())
+    with nothing_loaded(), torch.no_grad(), library.use(models, part) as module, Live() as live:
+        live.add(tensors_of(module))
+        really = _drawn(models, part, cfg, size, live)
+    assert needs.peak.total == pytest.approx(really, rel=0.05), (needs, really)
+
+
+def _drawn(models: ModelsSpec, part: str, cfg: float, size: Any, live: Live) -> int:
+    """The most bytes that live while one picture is drawn with a part that is there."""
+    sizes = library.geometry(models)
+    text = Conditioning(torch.zeros(1, 16, sizes.text_width), torch.zeros(1, 1, sizes.pooled_width))
+    settings = replace(stages.STAGE_C, steps=2, cfg=cfg)
+    live.peak = live.now
+    if part == "stage_c":
+        stages.sample_c(models, text, text, seeds=[0], size=size.stage_c, settings=settings, preview=False)
+    elif part == "stage_b":
+        latents = torch.zeros(1, 16, *size.stage_c)
+        stages.sample_b(models, latents, text, text, seeds=[0], size=size.stage_b, settings=settings)
+    else:
+        stages.decode_a(models, torch.zeros(1, 4, *size.stage_b))
+    return live.peak
+
+
+def test_a_stack_of_full_width_takes_what_was_counted() -> None:
+    """Two layers of the 3.6B model's own width, as a LoRA with checkpointing trains them and as they draw."""
+    config: dict[str, Any] = dict(phases.LITE_B) | {
+        **{"in_channels": 16, "out_channels": 16, "patch_size": 1, "block_out_channels": [2048]},
+        **{"num_attention_heads": [32], "down_num_layers_per_block": [1], "up_num_layers_per_block": [1]},
+        **{"down_blocks_repeat_mappers": [1], "up_blocks_repeat_mappers": [1], "dropout": [0.1]},
+        **{"block_types_per_layer": [phases.LITE_B["block_types_per_layer"][3]], "conditioning_dim": 2048},
+        **{"clip_text_in_channels": 1280, "clip_image_in_channels": 768, "effnet_in_channels": None},
+        **{
+            "pixel_mapper_in_channels": None,
+            "switch_level": [],
+            "timestep_conditioning_type": ["sca", "crp"],
+        },
+    }
+    train = Task(
+        "train", "stage_c", json.dumps(config), autocast=True, adapts="lora", rank=16, modules="attn"
+    )
+    for task in (
+        train,
+        replace(train, checkpointing=True),
+        Task("draw", "stage_c", train.config, guided=True),
+    ):
+        said = measure(task)
+        with torch.inference_mode(False), torch.enable_grad():
+            taken = passes(nullcontext, task, config)
+        assert 0.2e9 < said.frozen < 0.6e9 and said.passes == pytest.approx(taken, rel=0.05)
+
+
+def test_a_deep_network_is_counted_by_its_first_layers(layout: Callable[[str], dict[str, list[int]]]) -> None:
+    """The 1B model's widths, counted block by block, against what follows from two shallow ones."""
+    config = layouts.unet_config(layout("stage_c_lite"))
+    config |= {"down_num_layers_per_block": [4, 6], "up_num_layers_per_block": [6, 4]}
+    task = Task("train", "stage_c", json.dumps(config), autocast=True, adapts="lora", rank=16, modules="attn")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    assert measure(task).passes == pytest.approx(passes(FakeTensorMode, task, config), rel=0.01)
+
+
+def test_counts_are_remembered(models: ModelsSpec, tmp_path: Path) -> None:
+    task = phases.drawing_task(models, "stage_a", picture_size(library.geometry(models)))
+    first = counted(task, tmp_path)
+    (file,) = (tmp_path / "memory").iterdir()
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "passes": 7}), encoding="utf-8")
+    assert counted(task, tmp_path) == replace(first, passes=7)
+    file.write_text("no JSON", encoding="utf-8")
+    assert counted(task, tmp_path) == first
+
+
+def test_what_is_said_of_options_is_theirs(layout: Callable[[str], dict[str, list[int]]]) -> None:
+    """Numbers that other modules hold, and bytes by hand."""
+    assert phases.LARGE == base.LARGE and memory.MARGIN == owner.MARGIN
+    lite = json.loads(json.dumps(layouts.unet_config(layout("stage_b_lite"))))
+    assert json.loads(json.dumps(phases.LITE_B)) == lite
+    count = Footprint(frozen=2 * 1000, linear=800, rows=20, layer=300)
+    assert phases.frozen_bytes(
+        count, "stage_c", Way(compact="int8").of(ModelsSpec("real", precision="bf16"))
+    ) == (
+        2 * 200 + 800 + 4 * 20,
+        2 * 300,
+    )
+    assert phases.frozen_bytes(
+        count, "stage_c", Way(offload=True).of(ModelsSpec("real", precision="bf16"))
+    ) == (
+        2 * 200 + 2 * 2 * 300,
+        0,
+    )
+
+
+@pytest.fixture
+def full_size(tmp_path: Path, layout: Callable[[str], dict[str, list[int]]]) -> Path:
+    """A models folder of full-size files that hold a true header and nothing else."""
+    root = tmp_path / "models"
+    for name, file in (
+        *(("stage_c", "unet/stage_c_bf16"), ("stage_b", "unet/stage_b_bf16"), ("stage_a", "vae/stage_a")),
+        *(("effnet_encoder", "vae/effnet_encoder"), ("previewer", "vae/previewer")),
+    ):
+        sparse(root / f"{file}.safetensors", layout(name))
+    text = root / "text_encoders" / "stable_cascade_text_encoder"
+    config = {"vocab_size": 49408, "hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32}
+    config |= {"num_attention_heads": 20, "max_position_embeddings": 77, "projection_dim": 1280}
+    with torch.device("meta"):
+        states = build.build("text", config).state_dict()
+    sparse(text / "model.safetensors", {key: list(value.shape) for key, value in states.items()})
+    (text / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return root
+
+
+def sparse(path: Path, shapes: dict[str, list[int]]) -> None:
+    header, at = {}, 0
+    for key, shape in shapes.items():
+        size = 2 * math.prod(shape)
+        header[key] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as handle:
+        handle.write(struct.pack("<Q", len(text)) + text)
+        handle.truncate(8 + len(text) + at)
+
+
+@pytest.fixture
+def layout() -> Callable[[str], dict[str, list[int]]]:
+    """Shapes by tensor name of an official file. On disk they are grouped by shape."""
+
+    def read(name: str) -> dict[str, list[int]]:
+        grouped = json.loads((LAYOUTS / f"{name}.json").read_text(encoding="utf-8"))
+        return {key: json.loads(shape) for shape, keys in grouped.items() for key in keys.split()}
+
+    return read
+
+
+def defaults(prompt: dict[str, Any]) -> dict[str, Any]:
+    """``prompt`` with every input that is not given at its default."""
+    classes = pack_nodes().build_mappings(HeadlessHost(headless_folders(Path("output"))))[0]
+    for node in prompt.values():
+        cls = classes.get(node["class_type"])
+        for name, (_, *options) in (cls.INPUT_TYPES()["required"] if cls else {}).items():
+            if options and "default" in options[0]:
+                node["inputs"].setdefault(name, options[0]["default"])
+    return prompt
+
+
+def graph(pictures: Path) -> dict[str, Any]:
+    """A LoRA of rank 16 over the files, and its validation."""
+
+    def node(kind: str, title: str, **inputs: Any) -> dict[str, Any]:
+        return {"class_type": f"Cascade{kind}", "inputs": inputs, "_meta": {"title": title}}
+
+    return {
+        "1": node("LoadStableCascade", "Models", source="files", variant="full", precision="bf16"),
+        "2": node("ImageFolder", "Pictures", path=str(pictures), recursive=True),
+        "3": node("LoRATarget", "LoRA", rank=16),
+        "4": node("Optimizer", "AdamW"),
+        "5": node(
+            "TrainingRun",
+            "The run",
+            models=["1", 0],
+            dataset=["2", 0],
+            target=["3", 0],
+            optimizer=["4", 0],
+            batch_size=1,
+            precision="bf16",
+        ),
+        "6": node("TrainSteps", "Train it", run=["5", 0], steps=100),
+        "7": node("Prompts", "Prompts", texts="a cat", width=1024, height=1024),
+        "8": node("Validate", "Look at it", prompts=["7", 0], run=["6", 0]),
+        "9": {"class_type": "PreviewImage", "inputs": {"images": ["8", 0]}, "_meta": {"title": "Show"}},
+    }
+
+
+def test_the_real_model_is_planned_from_its_headers(
+    full_size: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pictures = tmp_path / "input" / "mine"
+    pictures.mkdir(parents=True)
+    Image.new("RGB", (800, 800)).save(pictures / "cat.png")
+    Path("lora.json").write_text(json.dumps(defaults(graph(pictures))), encoding="utf-8")
+
+    def plan(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(["plan", "lora.json", "--models-dir", str(full_size), *words])
+        return code, capsys.readouterr().out
+
+    code, out = plan("--memory", "24", "--json")
+    said = json.loads(out)
+    train = next(each for each in said["nodes"] if each["title"] == "Train it")
+    by_name = {each["name"]: each["total"] for each in train["phases"]}
+    assert code == 0 and "over" not in said
+    assert by_name["training"] == pytest.approx(7.9e9, rel=0.03)
+    assert by_name["training"] < said["peak"] < 16e9
+    code, out = plan("--memory", "8")
+    assert code == 1 and "Train it (#6) is the first that needs more" in out
+    assert "It fits, with" in out and "costs:" in out
+    assert main(["run", "lora.json", "--models-dir", str(full_size), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "needs 8.8 GB of memory" in out and "Memory: 8.8 GB at most, in Train it (#6)" in out
