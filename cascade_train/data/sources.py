@@ -215,7 +215,7 @@ def _kept_place(
     for number, picture in enumerate(pictures):
         if picture.dtype != np.uint8 and not np.isfinite(picture).all():
             raise CascadeError(
-                f"picture {number + 1} of {len(pictures)} holds values that are not numbers (NaN or infinite)",
+                f"picture {number + 1} of {len(pictures)} is not all numbers (NaN or infinite)",
                 fix="Look at the node that made it",
             )
         name.update(repr(picture.shape).encode() + _bytes(picture).tobytes())

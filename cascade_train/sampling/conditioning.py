@@ -48,6 +48,12 @@ class Conditioning:
         image, own = (None if values is None else change(values) for values in (self.image, self.own))
         return Conditioning(change(self.hidden), change(self.pooled), image, own)
 
+    def check(self, taker: str) -> None:
+        """Raise CascadeError where the conditions given to ``taker`` hold numbers that are none."""
+        for values in (self.hidden, self.pooled, self.image):
+            if values is not None:
+                given(values, f"the texts' states given to {taker}")
+
     def repeated(self, count: int) -> Conditioning:
         """One picture's conditions for ``count`` pictures, or ``count`` pictures' own.
 

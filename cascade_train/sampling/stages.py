@@ -88,8 +88,8 @@ def sample_c(
     if start is not None:
         start = _as_many(start, len(seeds), shape)
         given(start, "the latents given to Stage C")
-    _conditions_given(condition, "Stage C")
-    _conditions_given(negative, "Stage C")
+    for each in (condition, negative):
+        each.check("Stage C")
     levels = sampling_logsnrs(settings.steps, settings.shift, begin).to(device)
 
     def chunk(first: int, last: int, each_step: EachStep) -> Tensor:
@@ -194,11 +194,12 @@ def sample_b(
         CascadeError: a size that it cannot draw, or numbers that are none, given or made.
     """
     given(latents, "the latents given to Stage B")
-    given(condition.pooled, "the texts' states given to Stage B")
     with library.use(models, "stage_b", device) as network:
         patch, channels = network.config.patch_size, network.config.in_channels
     if size[0] % patch or size[1] % patch:
         raise CascadeError(f"Stage B latents of {size[1]}×{size[0]}", fix=f"Use sides divisible by {patch}")
+    for each in (condition, negative):
+        each.check("Stage B")
     condition, negative = (each.repeated(len(seeds)).to(device) for each in (condition, negative))
     latents = _as_many(latents, len(seeds), tuple(latents.shape[1:])).to(device)
     shape = (channels, *size)
@@ -225,11 +226,10 @@ def sample_b(
                 each_step=each_step,
             )
 
-    each = B_BYTES * size[0] * size[1]
-    steps = settings.steps
+    room, steps = B_BYTES * size[0] * size[1], settings.steps
     with library.use(models, "stage_b", device):  # pieces fit beside it
         drawn = _in_chunks(
-            chunk, len(seeds), steps, "Stage B", progress, None, models, each=each, device=device
+            chunk, len(seeds), steps, "Stage B", progress, None, models, each=room, device=device
         )
     return drawn * SCALE
 
@@ -266,11 +266,7 @@ def decode_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Tensor
 
 @torch.no_grad()
 def encode_a(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
-    """Stage A latents (B, 4, H/4, W/4) of pictures (B, H, W, 3) in [0, 1].
-
-    Raises:
-        CascadeError: numbers that are none, given or made.
-    """
+    """Stage A latents (B, 4, H/4, W/4) of pictures (B, H, W, 3) in [0, 1]; raises as `decode_a` does."""
     pictures = _channels_first(given(images, "the pictures given to Stage A"))
 
     def piece(first: int, last: int) -> Tensor:
@@ -284,11 +280,7 @@ def encode_a(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
 
 @torch.no_grad()
 def encode_c(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
-    """Semantic latents (B, 16, h, w) of pictures (B, H, W, 3) in [0, 1].
-
-    Raises:
-        CascadeError: numbers that are none, given or made.
-    """
+    """Semantic latents (B, 16, h, w) of pictures (B, H, W, 3) in [0, 1]; raises as `decode_a` does."""
     pictures = _channels_first(given(images, "the pictures given to the semantic compressor"))
 
     def piece(first: int, last: int) -> Tensor:
@@ -329,12 +321,6 @@ def preview_picture(models: ModelsSpec, latents: Tensor, device: str = "cpu") ->
 def predicts(network: Any) -> Objective:
     """What ``network``, a part of models, was trained to answer."""
     return getattr(network, PREDICTS, "epsilon")
-
-
-def _conditions_given(condition: Conditioning, taker: str) -> None:
-    for values in (condition.hidden, condition.pooled, condition.image):
-        if values is not None:
-            given(values, f"the texts' states given to {taker}")
 
 
 def _channels_first(images: Tensor) -> Tensor:

@@ -220,7 +220,7 @@ def encoder(
 ) -> Callable[[Tensor], Tensor]:
     """``encode(module, pictures)`` as a function of pictures alone; ``what`` people call the part.
 
-    It raises CascadeError where the part makes numbers that are none, which then are neither kept nor trained on.
+    It raises CascadeError where the part makes numbers that are none: they are neither kept nor trained on.
     """
 
     def encoded(pictures: Tensor) -> Tensor:
