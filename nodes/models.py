@@ -71,6 +71,10 @@ class LoadStableCascade(CascadeNode):
     or fp16 variants. The tokenizer is taken from beside the text encoder, from ComfyUI, or from the package
     clip-anytorch (`pip install 'cascade-train[clip]'`).
 
+    **captions** says what becomes of long ones. `cut` ends them after 75 tokens and says so. `chunks` reads them 75
+    tokens at a time, each with a start and an end of its own, and hands the states of all to Stage C, as core does;
+    the pooled text, which Stage B takes too, is that of the first. At most 16 chunks are read.
+
     Only `.safetensors` files are read.
     """  # noqa: E501
 
