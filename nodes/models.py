@@ -71,6 +71,10 @@ class LoadStableCascade(CascadeNode):
     or fp16 variants. The tokenizer is taken from beside the text encoder, from ComfyUI, or from the package
     clip-anytorch (`pip install 'cascade-train[clip]'`).
 
+    **captions** says what becomes of long ones. `cut` ends them after 75 tokens and says so. `chunks` reads them 75
+    tokens at a time, each with a start and an end of its own, and hands the states of all to Stage C, as core does;
+    the pooled text, which Stage B takes too, is that of the first. At most 16 chunks are read.
+
     Only `.safetensors` files are read.
     """  # noqa: E501
 
@@ -107,6 +111,12 @@ class LoadStableCascade(CascadeNode):
                     "GPU memory for them, but a step takes at least as long as moving them three times. "
                     "Changes no result.",
                 ),
+                "captions": choice(
+                    options(ModelsSpec, "captions"),
+                    "What becomes of captions and prompts of more than 75 tokens (some 55 words): their ends "
+                    "are cut, which is said, or they are read in chunks of 75 as ComfyUI does. In training "
+                    "and drawing alike.",
+                ),
             },
         }
 
@@ -135,6 +145,7 @@ class LoadStableCascade(CascadeNode):
         precision: Any,
         compact: Any = PLAIN,
         offload: bool = False,
+        captions: Any = "cut",
         **files: str | None,
     ) -> Any:
         named: Any = {part: name for part, name in files.items() if name and name != OFFICIAL}
@@ -146,6 +157,7 @@ class LoadStableCascade(CascadeNode):
             files=named,
             compact="" if compact == PLAIN else compact,
             offload=offload,
+            captions=captions,
         )
 
     @classmethod

@@ -212,7 +212,12 @@ def _kept_place(
         )
     words = [captions[number if len(captions) > 1 else 0].strip() for number in range(len(pictures))]
     name = hashlib.sha256(repr(words).encode("utf-8", "surrogatepass"))
-    for picture in pictures:
+    for number, picture in enumerate(pictures):
+        if picture.dtype != np.uint8 and not np.isfinite(picture).all():
+            raise CascadeError(
+                f"picture {number + 1} of {len(pictures)} is not all numbers (NaN or infinite)",
+                fix="Look at the node that made it",
+            )
         name.update(repr(picture.shape).encode() + _bytes(picture).tobytes())
     return host.folders.cache / PICTURES / name.hexdigest()[:32], words
 
@@ -220,7 +225,7 @@ def _kept_place(
 def _bytes(picture: np.ndarray) -> np.ndarray:
     """A picture (H, W, 3 or more) as contiguous uint8 RGB."""
     if picture.dtype != np.uint8:
-        picture = np.round(np.clip(np.nan_to_num(picture), 0, 1) * 255).astype(np.uint8)
+        picture = np.round(np.clip(picture, 0, 1) * 255).astype(np.uint8)
     return np.ascontiguousarray(picture[..., :3])
 
 

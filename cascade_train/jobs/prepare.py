@@ -79,10 +79,13 @@ def _fill(dataset: Dataset, models: ModelsSpec, host: Host) -> None:
             feeds.append((feed, latents))
         if images is not None:
             frozen = partial(library.use, models, "image", host.device)
-            feed = LatentFeed(pixels, encoder(frozen, encode_image), device, images)
+            feed = LatentFeed(pixels, encoder(frozen, encode_image, "the image encoder"), device, images)
             feeds.append((feed, images))
         if texts is not None:
-            text_feed = TextFeed(partial(library.use, models, "text", host.device), device, texts)
+            frozen = partial(library.use, models, "text", host.device)
+            text_feed = TextFeed(frozen, device, texts, captions=models.captions)
+            if line := _too_long(opened, models, host):
+                host.warn(line)
         library.ask_for_room(models, ("compressor", "text", "image"), host)
         try:
             for sample in range(host.rank, len(opened), host.world_size):
@@ -141,7 +144,7 @@ def dataset_preview(
     Raises:
         CascadeError: the dataset cannot be opened, or has nothing to show.
     """
-    from cascade_train.models.library import geometry
+    from cascade_train.models.library import geometry, has
 
     multiple, side = STABLE_CASCADE
     factor = multiple
@@ -150,8 +153,19 @@ def dataset_preview(
         multiple, side, factor = sizes.size_multiple, sizes.native_side, sizes.latent_factor
     opened = open_dataset(dataset, multiple=multiple, native_side=side, factor=factor, host=host)
     grid = samples_grid(opened, count, seed)
-    report = "\n".join((opened.report.text(), *opened.notes(batch_size)))
+    lines = [opened.report.text(), *opened.notes(batch_size)]
+    if models is not None and has(models, "text") and not dataset.streamed:
+        line = _too_long(opened, models, host)
+        lines += [f"warning: {line}"] if line else []
+    report = "\n".join(lines)
     return to_tensor(grid), report
+
+
+def _too_long(dataset: OpenDataset, models: ModelsSpec, host: Host) -> str:
+    """What is to be said of captions that are not read to their end; empty for nothing."""
+    from cascade_train.training.too_long import in_dataset, tokenizer_of
+
+    return in_dataset(tokenizer_of(models), dataset, models.captions, host).line(models.captions)
 
 
 def samples_grid(

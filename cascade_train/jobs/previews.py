@@ -19,8 +19,7 @@ from cascade_train.drawing.plot import loss_plot
 from cascade_train.host.base import Host, shown_file
 from cascade_train.jobs.drawn import keep_picture
 from cascade_train.models import library
-from cascade_train.models.text import TextStates
-from cascade_train.sampling.conditioning import Conditioning
+from cascade_train.sampling.conditioning import of_states
 from cascade_train.sampling.sizes import picture_size
 from cascade_train.sampling.stages import preview_latents, sample_network
 from cascade_train.training import run as runs
@@ -67,8 +66,8 @@ class RunPreview:
             return None
         latents = sample_network(
             now.stage_c,
-            _conditioning(now.text(self._captions)),
-            _conditioning(now.text([""] * len(self._captions))),
+            of_states(now.text(self._captions)),
+            of_states(now.text([""] * len(self._captions))),
             seeds=range(len(self._captions)),
             size=picture_size(library.geometry(models)).stage_c,
             settings=ROUGH,
@@ -83,10 +82,6 @@ class RunPreview:
         plot = loss_plot(rows, size=SIZE, most=POINTS)
         self.last = plot if picture is None else stacked(picture, plot)
         return self.last
-
-
-def _conditioning(states: TextStates) -> Conditioning:
-    return Conditioning(states.hidden, states.pooled)
 
 
 def keep_last(preview: RunPreview, position: Position, host: Host) -> None:

@@ -16,6 +16,7 @@ from cascade_train.jobs.drawn import drawing_of, in_floats, keep_picture, stem
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.ranks.talk import agreed, shared_out
+from cascade_train.sampling.conditioning import say_too_long
 from cascade_train.sampling.spec import Prompts
 from cascade_train.sampling.validation import draw_some, validation_grid
 from cascade_train.training.run import apply_trained
@@ -51,6 +52,7 @@ def validate(
         if run is not None:
             models = run.spec.models if run.step == 0 else apply_trained(run.spec.models, run, strength, host)
         assert models is not None
+        say_too_long(models, (*prompts.texts, prompts.negative), host)
         pixels = to_bytes(draw_prompts(models, prompts, host))  # what is kept and handed on
         if host.rank == 0:
             drawing.keep(pixels, host)

@@ -17,6 +17,7 @@ from cascade_train.models.geometry import Geometry, geometry
 from cascade_train.models.spec import (
     AUTO,
     AppliedRun,
+    Captions,
     Compact,
     ModelsSpec,
     Part,
@@ -52,6 +53,7 @@ def load_models(
     files: Mapping[Part, str] | None = None,
     compact: Compact = "",
     offload: bool = False,
+    captions: Captions = "cut",
 ) -> ModelsSpec:
     """Describe a Stable Cascade; files are found and identified, nothing is loaded.
 
@@ -62,14 +64,14 @@ def load_models(
             nano, and for files what `suited` says.
         files: file (or, for text and image, folder) names by part, as they lie in the host's model folders
             or as paths that may be read. Parts left out are looked for by their official names.
-        compact, offload: see `ModelsSpec`.
+        compact, offload, captions: see `ModelsSpec`.
 
     Raises:
         CascadeError: a part is not found, or a file is not of its part. All missing parts are named at once.
     """
     if source in ("", NANO):
         bundled = models_in(nano_folder(), name=NANO, precision="fp32" if precision == AUTO else precision)  # type: ignore[arg-type]
-        return replace(bundled, compact=compact, offload=offload)
+        return replace(bundled, compact=compact, offload=offload, captions=captions)
     if source != FILES:
         raise CascadeError(f"there are no models called '{source}'", fix=f"One of {', '.join(SOURCES)}")
     found: list[PartFile] = []
@@ -100,6 +102,7 @@ def load_models(
         precision=precision,  # type: ignore[arg-type]
         compact=compact,
         offload=offload,
+        captions=captions,
     )
 
 

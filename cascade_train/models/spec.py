@@ -19,6 +19,10 @@ AUTO = "auto"
 Compact = Literal["", "int8", "fp8"]
 """How the frozen linear weights of Stages C and B are stored; empty: in the models' precision."""
 
+Captions = Literal["cut", "chunks"]
+"""What becomes of a caption with more tokens than the text encoder reads at a time: its end is cut, or it is
+read in several chunks."""
+
 Variant = Literal["full", "lite"]
 """The official sizes of Stages B and C."""
 
@@ -59,6 +63,7 @@ class ModelsSpec:
     compact: Compact = ""
     offload: bool = local(False)
     """Whether these weights stay on the CPU, and come to the device layer by layer."""
+    captions: Captions = "cut"
 
     @property
     def digest(self) -> str:

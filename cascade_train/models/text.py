@@ -17,45 +17,114 @@ from torch import Tensor, nn
 
 from cascade_train.errors import CascadeError
 from cascade_train.models import owner
+from cascade_train.models.captions import chunks, text_length
+from cascade_train.models.spec import Captions
 
 
 @dataclass(frozen=True)
 class TextStates:
     """The states of B captions: ``hidden`` (B, L, D) before the final layer norm, ``pooled`` (B, 1, P)
-    projected, ``mask`` (B, L) with 1 for tokens and 0 for padding. fp32."""
+    projected, ``mask`` (B, L) with 1 for tokens and 0 for padding. fp32.
+
+    Where captions of several lengths lie together, ``own`` (B, L) is False at positions that a caption does
+    not have; a network has to look past them (`marked`). None: each has all.
+    """
 
     hidden: Tensor
     pooled: Tensor
     mask: Tensor
+    own: Tensor | None = None
 
 
-def text_length(tokenizer: Any) -> int:
-    """Tokens a caption is padded or cut to: 77 for CLIP, fewer for nano."""
-    return int(min(tokenizer.model_max_length, 77))
-
-
-def tokenize(tokenizer: Any, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Token ids and attention mask, both (B, L) int64; longer captions are cut."""
-    tokens = tokenizer(
-        list(captions),
-        padding="max_length",
-        truncation=True,
-        max_length=text_length(tokenizer),
-        return_tensors="pt",
+def together(states: Sequence[TextStates]) -> TextStates:
+    """``states`` one after the other as one, the shorter ones filled up with zeros that are not ``own``."""
+    pooled = torch.cat([each.pooled for each in states])
+    longest = max(each.hidden.shape[1] for each in states)
+    if all(each.own is None and each.hidden.shape[1] == longest for each in states):
+        hidden = torch.cat([each.hidden for each in states])
+        return TextStates(hidden, pooled, torch.cat([each.mask for each in states]))
+    own = [torch.ones_like(each.mask, dtype=torch.bool) if each.own is None else each.own for each in states]
+    return TextStates(
+        torch.cat([filled(each.hidden, longest) for each in states]),
+        pooled,
+        torch.cat([filled(each.mask, longest) for each in states]),
+        torch.cat([filled(each, longest) for each in own]),
     )
-    return tokens.input_ids, tokens.attention_mask
+
+
+def marked(hidden: Tensor, own: Tensor | None) -> Tensor:
+    """Text states (B, L, D) as `network.StageNetwork` takes them where only the positions ``own`` (B, L) are
+    a caption's: with one channel more, 1 there and 0 elsewhere. None: all are, and nothing is added.
+
+    The marks travel with the states, so that a block that is computed again on the way back sees its own.
+    """
+    return hidden if own is None else torch.cat([hidden, own.unsqueeze(-1).to(hidden)], dim=-1)
+
+
+def filled(values: Tensor, length: int) -> Tensor:
+    """``values`` (B, L, …) with zeros up to (B, ``length``, …)."""
+    more = values.new_zeros(len(values), length - values.shape[1], *values.shape[2:])
+    return torch.cat([values, more], dim=1)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What the encoder is given of B captions: ``ids`` and ``mask`` (R, L) int64, R the sum of ``chunks``,
+    which says how many rows each caption takes."""
+
+    ids: Tensor
+    mask: Tensor
+    chunks: tuple[int, ...]
+
+
+def tokenize(tokenizer: Any, texts: Sequence[str], captions: Captions = "cut") -> Tokens:
+    """The tokens of ``texts``, of which ones that are too long are treated as ``captions`` says.
+
+    Each chunk has a start, an end and padding of its own, with ComfyUI's boundaries for Stable Cascade.
+    """
+    length = text_length(tokenizer)
+    start, end, pad = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    parts = [chunks(tokenizer, text, captions) for text in texts]
+    rows = [[start, *chunk, end] for each in parts for chunk in each]
+    return Tokens(
+        torch.tensor([row + [pad] * (length - len(row)) for row in rows]),
+        torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows]),
+        tuple(map(len, parts)),
+    )
 
 
 def encode_text(
-    text_model: nn.Module, tokenizer: Any, captions: Sequence[str], device: str | torch.device = "cpu"
+    text_model: nn.Module,
+    tokenizer: Any,
+    texts: Sequence[str],
+    device: str | torch.device = "cpu",
+    captions: Captions = "cut",
 ) -> TextStates:
-    """The states of ``captions`` under a CLIPTextModelWithProjection. Gradients flow if they are on."""
-    ids, mask = tokenize(tokenizer, captions)
-    return encode_tokens(text_model, ids.to(device), mask.to(device), int(tokenizer.eos_token_id))
+    """The states of ``texts`` under a CLIPTextModelWithProjection. Gradients flow if they are on."""
+    return encode_chunks(text_model, tokenizer, tokenize(tokenizer, texts, captions), device)
+
+
+def encode_chunks(
+    text_model: nn.Module, tokenizer: Any, tokens: Tokens, device: str | torch.device = "cpu"
+) -> TextStates:
+    """The states of captions whose ``tokens`` may be several chunks: the chunks' states one after the other
+    (L is that of a chunk times their number), pooled of the first."""
+    end = int(tokenizer.eos_token_id)
+    rows = encode_tokens(text_model, tokens.ids.to(device), tokens.mask.to(device), end)
+    if set(tokens.chunks) == {1}:
+        return rows
+    counts = list(tokens.chunks)
+    parts = zip(rows.hidden.split(counts), rows.pooled.split(counts), rows.mask.split(counts))
+    return together(
+        [
+            TextStates(hidden.flatten(0, 1)[None], pooled[:1], mask.flatten()[None])
+            for hidden, pooled, mask in parts
+        ]
+    )
 
 
 def encode_tokens(text_model: Any, ids: Tensor, mask: Tensor, end_id: int) -> TextStates:
-    """`encode_text` for token ids (B, L) and their mask; ``end_id`` is the end-of-text token."""
+    """`encode_text` for the ids (B, L) of one chunk each and their mask; ``end_id`` is the end of text."""
     seen: dict[str, Tensor] = {}
 
     def keep(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -18,7 +18,7 @@ from cascade_train.host.progress import progress_of
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.sampling import stages
-from cascade_train.sampling.conditioning import Conditioning, encode_prompts, with_image
+from cascade_train.sampling.conditioning import Conditioning, encode_prompts, say_too_long, with_image
 from cascade_train.sampling.kept import kept_latents
 from cascade_train.sampling.pipeline import fitted
 from cascade_train.sampling.sizes import picture_size, sampling_factor
@@ -62,6 +62,7 @@ def encode_prompt(models: ModelsSpec, text: str, image: Tensor | None, host: Hos
     Raises:
         CascadeError: an image, and the models have no image encoder.
     """
+    say_too_long(models, [text], host)
     condition = encode_prompts(models, [text], host.device)
     if image is not None:
         condition = with_image(models, condition, image[:1].clone(), host.device)
@@ -220,11 +221,16 @@ def _follows(
     """What latents of either stage follow from."""
     return {
         "models": models.digest,
-        "positive": vars(condition),
-        "negative": vars(empty),
+        "positive": _told(condition),
+        "negative": _told(empty),
         "seeds": [seeds.start, seeds.stop],
         "settings": vars(settings),
     }
+
+
+def _told(condition: Conditioning) -> dict[str, Any]:
+    # a link holds one text, which has all its positions
+    return {"hidden": condition.hidden, "pooled": condition.pooled, "image": condition.image}
 
 
 def _or_empty(models: ModelsSpec, link: ConditioningLink | None, host: Host) -> Conditioning:

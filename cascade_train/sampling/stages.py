@@ -29,11 +29,13 @@ from cascade_train.drawing.paper import tiled, to_pictures
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
 from cascade_train.models import compressor, library, owner
+from cascade_train.models.finite import given, made
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.stage_a import SCALE
+from cascade_train.models.text import marked
 from cascade_train.models.weights import PREDICTS
 from cascade_train.sampling import tiles
-from cascade_train.sampling.conditioning import Conditioning
+from cascade_train.sampling.conditioning import Conditioning, as_long
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -75,7 +77,8 @@ def sample_c(
         strength: how far ``start`` is taken back towards noise, above 0 and at most 1; 1 forgets it.
 
     Raises:
-        CascadeError: a strength out of range, or counts that do not fit together.
+        CascadeError: a strength out of range, counts that do not fit together, or numbers that are none,
+            given or made.
     """
     if not 0.0 < strength <= 1.0:
         raise CascadeError(f"a strength of {strength}", fix="Use a number above 0 and at most 1")
@@ -84,6 +87,9 @@ def sample_c(
     begin = strength if start is not None else 1.0
     if start is not None:
         start = _as_many(start, len(seeds), shape)
+        given(start, "the latents given to Stage C")
+    for each in (condition, negative):
+        each.check("Stage C")
     levels = sampling_logsnrs(settings.steps, settings.shift, begin).to(device)
 
     def chunk(first: int, last: int, each_step: EachStep) -> Tensor:
@@ -110,6 +116,7 @@ def sample_c(
         "Stage C",
         progress,
         (lambda clean: preview_picture(models, clean, device)) if shows else None,
+        models,
         each=C_BYTES * size[0] * size[1],
         device=device,
     )
@@ -128,13 +135,17 @@ def sample_network(
     """`sample_c` from noise, in one batch, with a Stage C of one's own, such as one in training.
 
     Conditions are on its device and have a row for each seed. ``objective`` is what it predicts.
+
+    Raises:
+        CascadeError: it makes numbers that are none.
     """
     noise = batch_noise(seeds, 0, (network.config.in_channels, *size), STAGE_C_NOISE)
     device = condition.pooled.device
     levels = sampling_logsnrs(settings.steps, settings.shift).to(device)
-    return _walked(
+    drawn = _walked(
         network, settings, condition, negative, noise.to(device), levels, seeds, objective=objective
-    ).cpu()
+    )
+    return made(drawn.cpu(), "Stage C", "latents")
 
 
 def _walked(
@@ -149,6 +160,7 @@ def _walked(
     objective: Objective = "epsilon",
 ) -> Tensor:
     """Stage C's ``x`` walked down ``levels`` in one batch."""
+    condition, negative = as_long(condition, negative)
     denoise = guided_network(network, settings, _inputs(network, condition), _inputs(network, negative))
     return sample(
         denoise,
@@ -177,11 +189,17 @@ def sample_b(
     """Draw Stage B latents (B, 4, h, w) from Stage C latents (B, 16, …); ``size`` is (h, w).
 
     The unconditional pass sees zeros for Stage C's latents and ``negative`` for the text.
+
+    Raises:
+        CascadeError: a size that it cannot draw, or numbers that are none, given or made.
     """
+    given(latents, "the latents given to Stage B")
     with library.use(models, "stage_b", device) as network:
         patch, channels = network.config.patch_size, network.config.in_channels
     if size[0] % patch or size[1] % patch:
         raise CascadeError(f"Stage B latents of {size[1]}×{size[0]}", fix=f"Use sides divisible by {patch}")
+    for each in (condition, negative):
+        each.check("Stage B")
     condition, negative = (each.repeated(len(seeds)).to(device) for each in (condition, negative))
     latents = _as_many(latents, len(seeds), tuple(latents.shape[1:])).to(device)
     shape = (channels, *size)
@@ -208,10 +226,11 @@ def sample_b(
                 each_step=each_step,
             )
 
-    each = B_BYTES * size[0] * size[1]
-    steps = settings.steps
+    room, steps = B_BYTES * size[0] * size[1], settings.steps
     with library.use(models, "stage_b", device):  # pieces fit beside it
-        drawn = _in_chunks(chunk, len(seeds), steps, "Stage B", progress, None, each=each, device=device)
+        drawn = _in_chunks(
+            chunk, len(seeds), steps, "Stage B", progress, None, models, each=room, device=device
+        )
     return drawn * SCALE
 
 
@@ -221,11 +240,16 @@ def decode_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Tensor
 
     As many at a time as memory allows, which changes nothing; where not even one fits, in tiles that overlap
     by as much as a latent reaches.
+
+    Raises:
+        CascadeError: numbers that are none, given or made.
     """
+    given(latents, "the latents given to Stage A")
     each = A_BYTES * latents.shape[-2] * latents.shape[-1]
 
     def pictures(rows: Tensor) -> Tensor:
-        return decoder.pictures(rows.to(device)).float().clamp(0, 1).cpu()
+        drawn = decoder.pictures(rows.to(device)).float().cpu()
+        return made(drawn, "Stage A", "pictures", models).clamp(0, 1)
 
     def piece(first: int, last: int) -> Tensor:
         try:
@@ -242,12 +266,13 @@ def decode_a(models: ModelsSpec, latents: Tensor, device: str = "cpu") -> Tensor
 
 @torch.no_grad()
 def encode_a(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
-    """Stage A latents (B, 4, H/4, W/4) of pictures (B, H, W, 3) in [0, 1]."""
-    pictures = _channels_first(images)
+    """Stage A latents (B, 4, H/4, W/4) of pictures (B, H, W, 3) in [0, 1]; raises as `decode_a` does."""
+    pictures = _channels_first(given(images, "the pictures given to Stage A"))
 
     def piece(first: int, last: int) -> Tensor:
         with library.use(models, "stage_a", device) as encoder:
-            return encoder.raw(pictures[first:last].to(device)).float().cpu()
+            latents = encoder.raw(pictures[first:last].to(device)).float().cpu()
+        return made(latents, "Stage A", "latents", models)
 
     each = A_BYTES // 16 * pictures.shape[-2] * pictures.shape[-1]
     return torch.cat(owner.in_pieces(piece, len(pictures), each, device, BATCH))
@@ -255,12 +280,13 @@ def encode_a(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
 
 @torch.no_grad()
 def encode_c(models: ModelsSpec, images: Tensor, device: str = "cpu") -> Tensor:
-    """Semantic latents (B, 16, h, w) of pictures (B, H, W, 3) in [0, 1]."""
-    pictures = _channels_first(images)
+    """Semantic latents (B, 16, h, w) of pictures (B, H, W, 3) in [0, 1]; raises as `decode_a` does."""
+    pictures = _channels_first(given(images, "the pictures given to the semantic compressor"))
 
     def piece(first: int, last: int) -> Tensor:
         with library.use(models, "compressor", device) as encoder:
-            return compressor.encode(encoder, pictures[first:last].to(device)).float().cpu()
+            latents = compressor.encode(encoder, pictures[first:last].to(device)).float().cpu()
+        return made(latents, "the semantic compressor", "latents", models)
 
     each = COMPRESSOR_BYTES * pictures.shape[-2] * pictures.shape[-1]
     return torch.cat(owner.in_pieces(piece, len(pictures), each, device, BATCH))
@@ -271,14 +297,16 @@ def preview_latents(models: ModelsSpec, latents: Tensor, device: str = "cpu") ->
     """Small rough pictures (B, H, W, 3) in [0, 1] of Stage C latents, by the previewer.
 
     Raises:
-        CascadeError: the models have no previewer.
+        CascadeError: the models have no previewer; numbers that are none, given or made.
     """
+    given(latents, "the latents given to the previewer")
     if not library.has(models, "previewer"):
         raise CascadeError(f"'{models.name}' has no previewer", fix="Decode with Stage B and Stage A instead")
 
     def piece(first: int, last: int) -> Tensor:
         with library.use(models, "previewer", device) as previewer:
-            return previewer(latents[first:last].to(device)).float().clamp(0, 1).cpu()
+            drawn = previewer(latents[first:last].to(device)).float().cpu()
+        return made(drawn, "the previewer", "pictures", models).clamp(0, 1)
 
     each = PREVIEWER_BYTES * latents.shape[-2] * latents.shape[-1]
     rows = owner.in_pieces(piece, len(latents), each, device, BATCH)
@@ -313,7 +341,7 @@ def _as_many(latents: Tensor, count: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def _inputs(network: Any, condition: Conditioning) -> dict[str, Tensor]:
-    inputs = {"clip_text_pooled": condition.pooled, "clip_text": condition.hidden}
+    inputs = {"clip_text_pooled": condition.pooled, "clip_text": marked(condition.hidden, condition.own)}
     width = network.config.clip_image_in_channels
     image = condition.image
     # The network leaves the text states out unless an image embedding comes with them; zeros are "none".
@@ -348,6 +376,7 @@ def _in_chunks(
     title: str,
     progress: Progress,
     preview: Callable[[Tensor], Image.Image] | None,
+    models: ModelsSpec,
     *,
     each: int,
     device: str,
@@ -355,12 +384,14 @@ def _in_chunks(
     def piece(first: int, last: int) -> Tensor:
         def each_step(done: int, _steps: int, clean: Tensor) -> None:
             due = done % PREVIEW_EVERY == 0 or done == steps
+            if due:
+                made(clean, title, "latents", models)  # here, not at the end of all steps
             picture = preview(clean) if preview is not None and due else None
             number, within = divmod(first, BATCH)
             rows = min(BATCH, count - number * BATCH)  # a piece is a whole batch unless memory is short
             at = steps * number + (steps * within + done * (last - first)) // rows
             progress(at, steps * -(-count // BATCH), f"{title} {done}/{steps}", picture)
 
-        return chunk(first, last, each_step).cpu()
+        return made(chunk(first, last, each_step).cpu(), title, "latents", models)
 
     return torch.cat(owner.in_pieces(piece, count, each, device, BATCH))

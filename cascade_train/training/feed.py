@@ -19,13 +19,15 @@ from torch import Tensor
 
 from cascade_train.data.caches import text_key
 from cascade_train.host.progress import nothing
+from cascade_train.models import finite
 
 if TYPE_CHECKING:
     from torch import nn
 
     from cascade_train.data.caches import Store
     from cascade_train.data.dataset import Draw, OpenDataset
-    from cascade_train.models.text import TextStates
+    from cascade_train.models.spec import Captions
+    from cascade_train.models.text import TextStates, Tokens
 
 MEMO_BYTES = 1 << 30
 """How much each kind of remembered value may take."""
@@ -171,8 +173,8 @@ STATES = ("hidden", "pooled", "mask")
 
 class TextFeed:
     """States of a frozen text model (with its ``tokenizer``), remembered for each caption and, with
-    ``store``, on disk. ``text`` gives the model for as long as it is needed; ``check`` as for
-    `LatentFeed`."""
+    ``store``, on disk. ``text`` gives the model for as long as it is needed; ``captions`` says what becomes
+    of long ones; ``check`` as for `LatentFeed`."""
 
     def __init__(
         self,
@@ -180,21 +182,25 @@ class TextFeed:
         device: torch.device,
         store: Store | None = None,
         check: Callable[[], object] = nothing,
+        captions: Captions = "cut",
     ) -> None:
         self.made = 0
         self._text, self._device, self._store = text, device, store
-        self._check = check
+        self._check, self._captions = check, captions
         self._memo: Memo[str, TextStates] = Memo(_states_bytes)
 
     def batch(self, captions: Iterable[str]) -> TextStates:
         """States of ``captions``: hidden (B, L, D), pooled (B, 1, P), mask (B, L), on the device."""
-        from cascade_train.models.text import TextStates
+        from cascade_train.models.text import TextStates, together
 
-        each = [self._memo.get(caption, partial(self._read_or_make, caption)) for caption in captions]
+        all_of = together(
+            [self._memo.get(caption, partial(self._read_or_make, caption)) for caption in captions]
+        )
         return TextStates(
-            torch.cat([one.hidden for one in each]).to(self._device),
-            torch.cat([one.pooled for one in each]).to(self._device),
-            torch.cat([one.mask for one in each]).to(self._device),
+            all_of.hidden.to(self._device),
+            all_of.pooled.to(self._device),
+            all_of.mask.to(self._device),
+            None if all_of.own is None else all_of.own.to(self._device),
         )
 
     def make(self, caption: str) -> TextStates:
@@ -203,7 +209,9 @@ class TextFeed:
 
         self._check()
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False), self._text() as text:
-            states = encode_text(text, text.tokenizer, [caption], self._device)
+            states = encode_text(text, text.tokenizer, [caption], self._device, self._captions)
+        for values in (states.hidden, states.pooled):
+            finite.made(values, "the text encoder", "states")
         self.made += 1
         made = TextStates(states.hidden.float().cpu(), states.pooled.float().cpu(), states.mask.cpu())
         if self._store is not None:
@@ -231,20 +239,23 @@ def _states_bytes(states: TextStates) -> int:
 class TokenFeed:
     """Token ids of captions, remembered, for a text model that is being trained."""
 
-    def __init__(self, tokenizer: Any, device: torch.device) -> None:
-        self._tokenizer, self._device = tokenizer, device
-        self._memo: Memo[str, tuple[Tensor, Tensor]] = Memo(lambda pair: 2 * tensor_bytes(pair[0]))
+    def __init__(self, tokenizer: Any, device: torch.device, captions: Captions = "cut") -> None:
+        self._tokenizer, self._device, self._captions = tokenizer, device, captions
+        self._memo: Memo[str, Tokens] = Memo(lambda tokens: 2 * tensor_bytes(tokens.ids))
 
     def states(self, text: nn.Module, captions: Iterable[str]) -> TextStates:
         """States of ``captions`` under ``text`` as it is now, with gradients where they are on."""
-        from cascade_train.models.text import encode_tokens
+        from cascade_train.models.text import Tokens, encode_chunks
 
         each = [self._memo.get(caption, partial(self._make, caption)) for caption in captions]
-        ids = torch.cat([pair[0] for pair in each]).to(self._device)
-        mask = torch.cat([pair[1] for pair in each]).to(self._device)
-        return encode_tokens(text, ids, mask, int(self._tokenizer.eos_token_id))
+        tokens = Tokens(
+            torch.cat([one.ids for one in each]),
+            torch.cat([one.mask for one in each]),
+            tuple(count for one in each for count in one.chunks),
+        )
+        return encode_chunks(text, self._tokenizer, tokens, self._device)
 
-    def _make(self, caption: str) -> tuple[Tensor, Tensor]:
+    def _make(self, caption: str) -> Tokens:
         from cascade_train.models.text import tokenize
 
-        return tokenize(self._tokenizer, [caption])
+        return tokenize(self._tokenizer, [caption], self._captions)

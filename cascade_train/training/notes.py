@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from cascade_train.migrations import read_forward, stamped
 NOTES = "notes.json"
 
 
-def keep_notes(run_folder: Path, report: Any) -> None:
-    """Write the warnings and bad samples of a dataset's ``report``, if there are any."""
-    lines = list(report.warnings)
+def keep_notes(run_folder: Path, report: Any, remarks: Sequence[str] = ()) -> None:
+    """Write the warnings and bad samples of a dataset's ``report``, and ``remarks``, if there are any."""
+    lines = [*report.warnings, *remarks]
     if report.bad:
         lines.append("bad samples skipped: " + "; ".join(count.line() for count in report.bad))
     if lines and read_notes(run_folder) != lines:

@@ -126,12 +126,19 @@ def _reach(goal: Position, host: Host, previews: Previews, save_seconds: float) 
     ):
         trainer = _at_newest(goal, host)
         _warn_past_schedule(goal, host)
-        if host.rank == 0:
-            notes.keep_notes(folder, trainer.objective.dataset.report)
+        trainer.objective.remark()
+        _keep_notes(folder, trainer, host)
         with host.keeping():
             _train_to(goal, trainer, host, previews, save_seconds)
+        trainer.objective.remark()
+        _keep_notes(folder, trainer, host)
         _live[goal.name] = trainer
         wait(host)  # the others read what rank 0 has written
+
+
+def _keep_notes(folder: Path, trainer: Trainer, host: Host) -> None:
+    if host.rank == 0:
+        notes.keep_notes(folder, trainer.objective.dataset.report, trainer.objective.remarks())
 
 
 def _metrics(position: Position, host: Host) -> Metrics:

@@ -10,7 +10,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.models.text import text_length
+from cascade_train.models.captions import read_tokens
+from cascade_train.models.spec import Captions
 from cascade_train.training.tokens import found_for
 
 if TYPE_CHECKING:
@@ -39,7 +40,12 @@ class Word:
 
 
 def check_said(
-    spec: TokenSpec, tokenizer: Any, dataset: OpenDataset, host: Host, caption_dropout: float = 0.0
+    spec: TokenSpec,
+    tokenizer: Any,
+    dataset: OpenDataset,
+    host: Host,
+    caption_dropout: float = 0.0,
+    read: Captions = "cut",
 ) -> None:
     """Raise where no caption of ``dataset`` says a word of ``spec``, however captions are varied.
 
@@ -48,6 +54,7 @@ def check_said(
 
     Args:
         tokenizer: knows the new words already.
+        read: whether captions that are too long are cut or read in chunks.
 
     Raises:
         CascadeError: a word is said by none; captions that came near are shown.
@@ -60,13 +67,13 @@ def check_said(
             typed=words[0].typed,
             fix="Use a caption dropout below 1",
         )
-    unsaid = _unsaid(words, vocabulary, tokenizer, dataset, host)
+    unsaid = _unsaid(words, vocabulary, tokenizer, dataset, host, read_tokens(tokenizer, read))
     if unsaid:
         names = ", ".join(word.written for word in unsaid)
         raise CascadeError(
             f"no caption says {names}, so training would teach nothing of it",
             typed=unsaid[0].typed,
-            fix=_cure(unsaid[0], vocabulary, tokenizer, dataset),
+            fix=_cure(unsaid[0], vocabulary, tokenizer, dataset, read_tokens(tokenizer, read)),
         )
 
 
@@ -83,18 +90,22 @@ def _words(spec: TokenSpec, vocabulary: Mapping[str, int], special: Collection[i
 
 
 def _unsaid(
-    words: list[Word], vocabulary: Mapping[str, int], tokenizer: Any, dataset: OpenDataset, host: Host
+    words: list[Word],
+    vocabulary: Mapping[str, int],
+    tokenizer: Any,
+    dataset: OpenDataset,
+    host: Host,
+    limit: int,
 ) -> list[Word]:
     ids = {word: {vocabulary[entry] for entry in word.entries} for word in words}
     left = dict(ids)
     order = dataset.by_turns()
-    limit = text_length(tokenizer)
     for first in range(0, len(order), BATCH):
         texts = [text for sample in order[first : first + BATCH] for text in _texts(dataset, int(sample))]
         texts = _worth_a_look(texts, left)
         if texts:
-            for row in tokenizer(texts, truncation=True, max_length=limit).input_ids:
-                seen = set(row)
+            for row in tokenizer(texts, add_special_tokens=False, verbose=False).input_ids:
+                seen = set(row[:limit])
                 for word in [word for word, wanted in left.items() if seen & wanted]:
                     del left[word]
         if not left:
@@ -135,10 +146,10 @@ def possible_texts(spec: CaptionSpec, caption: str) -> Iterator[str]:
         yield f"{spec.prefix}{joint.join([*fixed, *more])}{spec.suffix}"
 
 
-def _cure(word: Word, vocabulary: Mapping[str, int], tokenizer: Any, dataset: OpenDataset) -> str:
+def _cure(word: Word, vocabulary: Mapping[str, int], tokenizer: Any, dataset: OpenDataset, limit: int) -> str:
     samples = islice(dataset.by_turns(), SEARCHED)
     captions = list(dict.fromkeys(text for sample in samples for text in _texts(dataset, int(sample))))
-    near = [f"'{_short(text)}' ({why})" for text, why in _near(word, vocabulary, tokenizer, captions)]
+    near = [f"'{_short(text)}' ({why})" for text, why in _near(word, vocabulary, tokenizer, captions, limit)]
     shown = f"Near it come {'; '.join(near)}" if near else f"Captions are such as '{_short(captions[0])}'"
     as_written = word.written if word.typed[0] == "new_tokens" else "it"
     return (
@@ -148,15 +159,14 @@ def _cure(word: Word, vocabulary: Mapping[str, int], tokenizer: Any, dataset: Op
 
 
 def _near(
-    word: Word, vocabulary: Mapping[str, int], tokenizer: Any, captions: list[str]
+    word: Word, vocabulary: Mapping[str, int], tokenizer: Any, captions: list[str], limit: int
 ) -> list[tuple[str, str]]:
     """Captions that nearly say ``word``, and what is amiss with each; the nearest first."""
-    limit = text_length(tokenizer)
     wanted = {vocabulary[entry] for entry in word.entries}
     found: list[tuple[str, str]] = []
     for text in _worth_a_look(captions, [word]):
         if wanted & set(tokenizer(text).input_ids):
-            found.append((text, f"behind the {limit - 2} tokens that are read"))
+            found.append((text, f"behind the {limit} tokens that are read"))
             if len(found) >= SHOWN:
                 return found
     plain = {re.sub(r"\W", "", entry.removesuffix("</w>")).casefold() for entry in word.entries[:_FEW]} - {""}

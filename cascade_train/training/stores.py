@@ -19,13 +19,15 @@ _KINDS: dict[Part, Kind] = {"compressor": "latents", "text": "text", "image": "i
 def store_for(dataset: Dataset, models: ModelsSpec, part: Part, host: Host) -> Store | None:
     """The store of what ``part`` makes of the dataset's samples; None where the dataset is not to be cached.
 
-    Stores belong to a part's content, to runs laid over it and to the kind of device, whose rounding differs.
+    Stores belong to a part's content, to runs laid over it and to the kind of device, whose rounding differs;
+    those of texts also to what becomes of long captions.
     """
     spec, kind = dataset.cache, _KINDS.get(part)
     if spec is None or kind is None or not getattr(spec, kind):
         return None
     applied = models.applied if part == "text" else ()
-    name = digest(
-        [part, part_file(models, part).content, applied, models.precision, host.device.partition(":")[0]]
-    )
+    of = [part, part_file(models, part).content, applied, models.precision, host.device.partition(":")[0]]
+    if part == "text" and models.captions != "cut":
+        of.append(models.captions)
+    name = digest(of)
     return open_store(host.folders.cache, kind, name, f"{part} of {models.name}", host.warn)

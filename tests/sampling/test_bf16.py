@@ -14,17 +14,15 @@ from PIL import Image
 
 from cascade_train.cli import main
 from cascade_train.diffusion.schedule import logsnr, time_input
-from cascade_train.drawing.paper import to_bytes
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
-from cascade_train.nano.judge import judge, verdict
-from cascade_train.nano.world import parse, render, scene
+from cascade_train.nano.world import render, scene
 from cascade_train.sampling import stages
 from cascade_train.sampling.conditioning import encode_prompts
 from cascade_train.sampling.pipeline import reconstruct, text_to_image
 
 ROOT = Path(__file__).resolve().parents[2]
-CAPTIONS = [scene("held-out", 5, index)[1] for index in range(100)]
+CAPTIONS = [scene("held-out", 5, index)[1] for index in range(16)]
 
 
 def off(found: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -88,22 +86,10 @@ def test_the_time_itself_is_never_rounded(half: ModelsSpec) -> None:
 def test_pictures_are_the_same_but_for_a_few_that_take_another_course(
     nano: ModelsSpec, half: ModelsSpec
 ) -> None:
-    drawn = {
-        each.precision: text_to_image(each, CAPTIONS, seeds=range(100), preview=False)
-        for each in (nano, half)
-    }
-    apart = (drawn["fp32"] - drawn["bf16"]).abs().flatten(1).mean(1)
-    assert float(apart[:64].median()) <= 0.01
-    right = {
-        precision: np.mean(
-            [
-                verdict(judge(picture), parse(caption))["all"]
-                for picture, caption in zip(to_bytes(pictures), CAPTIONS)
-            ]
-        )
-        for precision, pictures in drawn.items()
-    }
-    assert abs(right["fp32"] - right["bf16"]) <= 0.03, right
+    """A few of many: `tests/bench/nano_bf16.py` draws 64, and judges 100."""
+    drawn = [text_to_image(each, CAPTIONS, seeds=range(16), preview=False) for each in (nano, half)]
+    apart = (drawn[0] - drawn[1]).abs().flatten(1).mean(1)
+    assert float(apart.median()) <= 0.01
 
 
 def test_pictures_go_through_the_encoders(nano: ModelsSpec, half: ModelsSpec) -> None:

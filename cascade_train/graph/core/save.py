@@ -78,6 +78,12 @@ class SaveImage:
         for name, value in (extra_pnginfo or {}).items():
             texts.add_text(name, json.dumps(value))
         target, stem, number, subfolder = next_name(folder, prefix, images.shape[2], images.shape[1])
+        bad = [index for index, image in enumerate(images) if not image.isfinite().all()]
+        if bad:
+            self.host.warn(
+                f"{len(bad)} of {len(images)} pictures hold values that are not numbers (NaN or infinite), "
+                f"number {bad[0] + 1} first: they are saved black there. Look at the node that made them"
+            )
         saved = []
         for index, image in enumerate(images):
             name = f"{stem.replace('%batch_num%', str(index))}_{number + index:05}_.png"
@@ -112,10 +118,10 @@ class PreviewImage(SaveImage):
 
 
 def to_bytes(image: Tensor) -> np.ndarray[Any, Any]:
-    """An image (H, W, C) in [0, 1] as uint8, cut off (not rounded) as core does."""
+    """An image (H, W, C) in [0, 1] as uint8, cut off (not rounded) as core does; NaN is black."""
     import numpy as np
 
-    return np.clip(255.0 * image.cpu().numpy(), 0, 255).astype(np.uint8)
+    return np.nan_to_num(np.clip(255.0 * image.cpu().numpy(), 0, 255)).astype(np.uint8)
 
 
 def next_name(output: Path, prefix: str, width: int, height: int) -> tuple[Path, str, int, str]:

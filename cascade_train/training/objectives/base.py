@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from cascade_train.models import finite
 from cascade_train.models.trained import TrainedState
 from cascade_train.training.spec import Checkpointing, FullTarget, RunSpec
 
@@ -121,6 +122,13 @@ class TrainingObjective(ABC):
         """Stage C as it is now, and what makes text states for it; (None, None) where it is not trained."""
         return None, None
 
+    def remark(self) -> None:  # noqa: B027
+        """Warn of what a person has to know of the samples, each thing once; asked around each block."""
+
+    def remarks(self) -> list[str]:
+        """What `remark` has warned of."""
+        return []
+
     def after_step(self, raw: Tensor, log_snr: Tensor | None) -> None:  # noqa: B027
         """Told the unweighted losses and logSNRs of the whole global batch once a step, in order."""
 
@@ -206,12 +214,17 @@ def frozen_part(spec: RunSpec, part: str, host: Host) -> Callable[[], AbstractCo
 
 
 def encoder(
-    frozen: Callable[[], AbstractContextManager[Any]], encode: Callable[[Any, Tensor], Tensor]
+    frozen: Callable[[], AbstractContextManager[Any]],
+    encode: Callable[[Any, Tensor], Tensor],
+    what: str = "the semantic compressor",
 ) -> Callable[[Tensor], Tensor]:
-    """``encode(module, pictures)`` as a function of pictures alone."""
+    """``encode(module, pictures)`` as a function of pictures alone; ``what`` people call the part.
+
+    It raises CascadeError where the part makes numbers that are none: they are neither kept nor trained on.
+    """
 
     def encoded(pictures: Tensor) -> Tensor:
         with frozen() as module:
-            return encode(module, pictures)
+            return finite.made(encode(module, pictures), what, "latents")
 
     return encoded

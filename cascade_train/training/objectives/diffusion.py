@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from cascade_train.diffusion.schedule import draw_time, logsnr, time_input
 from cascade_train.diffusion.targets import noised, per_sample_mse, target
 from cascade_train.diffusion.weighting import FIXED, AdaptiveWeights
 from cascade_train.training.objectives.base import MicroBatch, Scored, TrainingObjective
+from cascade_train.training.too_long import Remarks, tokenizer_of
 
 if TYPE_CHECKING:
     from cascade_train.host.base import Host
@@ -37,6 +38,7 @@ class DiffusionObjective(TrainingObjective):
     def __init__(self, spec: RunSpec, host: Host) -> None:
         super().__init__(spec, host)
         self.adaptive = AdaptiveWeights.fresh() if spec.loss_weight == "adaptive" else None
+        self._remarks: Remarks | None = None
 
     def denoising(self, batch: MicroBatch, clean: Tensor, pyramid: bool = False) -> Denoising:
         """``clean`` (B, C, H, W) at each sample's own time under its own noise."""
@@ -61,10 +63,31 @@ class DiffusionObjective(TrainingObjective):
     def captions(self, batch: MicroBatch) -> list[str]:
         """The captions of ``batch`` with ``caption_dropout`` of them replaced by the empty one."""
         drop = random.uniforms(batch.seed, batch.step, batch.indices, random.CAPTION_DROP)
-        return [
+        captions = [
             "" if value < self.spec.caption_dropout else self.dataset.caption(draw)
             for draw, value in zip(batch.draws, drop.tolist())
         ]
+        if self._remarks is not None and self.spec.dataset.streamed:
+            for caption in captions:
+                self._remarks.see(caption)
+        return captions
+
+    def tokenizer(self) -> Any:
+        """What captions are read by; the models' own unless a subclass trains another."""
+        return tokenizer_of(self.spec.models)
+
+    def remark(self) -> None:
+        if self.host.rank != 0:
+            return
+        if self._remarks is None:
+            self._remarks = Remarks(self.tokenizer(), self.spec.models.captions, self.host)
+            if not self.spec.dataset.streamed:
+                self._remarks.of_dataset(self.dataset)
+        elif self.spec.dataset.streamed:
+            self._remarks.of_stream()
+
+    def remarks(self) -> list[str]:
+        return [] if self._remarks is None else self._remarks.lines
 
     def after_step(self, raw: Tensor, log_snr: Tensor | None) -> None:
         if self.adaptive is not None and log_snr is not None:

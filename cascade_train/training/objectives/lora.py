@@ -43,8 +43,16 @@ class LoRAObjective(StageCBase):
             text, self.rows = _with_rows(library.own_twin(spec.models, "text", host.device), target)
             shared.append("text")
             if not spec.dataset.streamed:  # what a stream will say is not known
-                check_said(target.tokens, text.tokenizer, self.dataset, host, spec.caption_dropout)
-            self._text, self._tokens = text, TokenFeed(text.tokenizer, self.device)
+                check_said(
+                    target.tokens,
+                    text.tokenizer,
+                    self.dataset,
+                    host,
+                    spec.caption_dropout,
+                    spec.models.captions,
+                )
+            self._text = text
+            self._tokens = TokenFeed(text.tokenizer, self.device, spec.models.captions)
         else:
             self._frozen = frozen_text(spec, host, self.check_stop)
         if target.modules.strip():
@@ -69,6 +77,9 @@ class LoRAObjective(StageCBase):
         if self._frozen is not None:
             return self._frozen.batch(captions)
         return self._tokens.states(self._text, captions)
+
+    def tokenizer(self) -> Any:
+        return super().tokenizer() if self._frozen is not None else self._text.tokenizer
 
     def groups(self) -> list[ParameterGroup]:
         everything = self.parameters()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from cascade_train.diffusion import noise as random
 from cascade_train.errors import CascadeError
+from cascade_train.models import finite
 from cascade_train.training.feed import LatentFeed, Memo, PixelFeed, TextFeed, tensor_bytes
 from cascade_train.training.objectives.base import (
     MicroBatch,
@@ -55,7 +56,7 @@ class StageBObjective(DiffusionObjective):
         )
         self.compressor = frozen_part(spec, "compressor", host)
         stage_a = encoder(
-            frozen_part(spec, "stage_a", host), lambda module, pictures: module.encode(pictures)
+            frozen_part(spec, "stage_a", host), lambda module, pictures: module.encode(pictures), "Stage A"
         )
         self.pixels = PixelFeed(self.dataset)
         self.latents = LatentFeed(self.pixels, stage_a, self.device, None, self.check_stop)
@@ -64,6 +65,7 @@ class StageBObjective(DiffusionObjective):
             self.device,
             store_for(spec.dataset, spec.models, "text", host),
             self.check_stop,
+            spec.models.captions,
         )
         self._conditions: Memo[Hashable, Tensor] = Memo(tensor_bytes)
         self.modules = nn.ModuleDict({"stage_b": trainable_part(spec, "stage_b", host)})
@@ -126,7 +128,8 @@ class StageBObjective(DiffusionObjective):
             picture = self.pixels.batch([draw], self.device)
             small = nn.functional.interpolate(picture, size=size, mode="nearest")
             with self.compressor() as compressor:
-                return encode(compressor, small)[0].float().cpu()
+                made = encode(compressor, small).float().cpu()
+            return finite.made(made, "the semantic compressor", "latents")[0]
 
     def result(self, weights: Mapping[str, Tensor]) -> TrainedState:
         return full_result(self.spec, self.modules, weights, ("stage_b",))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from cascade_train.diffusion import noise as random
 from cascade_train.errors import CascadeError
+from cascade_train.models.text import marked
 from cascade_train.training.feed import LatentFeed, PixelFeed, TextFeed, TokenFeed
 from cascade_train.training.objectives.base import (
     MicroBatch,
@@ -38,6 +39,7 @@ def frozen_text(spec: RunSpec, host: Host, check: Callable[[], None]) -> TextFee
         torch.device(host.device),
         store_for(spec.dataset, spec.models, "text", host),
         check,
+        spec.models.captions,
     )
 
 
@@ -74,7 +76,7 @@ class StageCBase(DiffusionObjective):
         if spec.image_share > 0 and has(spec.models, "image"):
             self._images = LatentFeed(
                 self.pixels,
-                encoder(frozen_part(spec, "image", host), encode_image),
+                encoder(frozen_part(spec, "image", host), encode_image, "the image encoder"),
                 self.device,
                 store_for(spec.dataset, spec.models, "image", host),
                 self.check_stop,
@@ -101,7 +103,7 @@ class StageCBase(DiffusionObjective):
             sample=given.x,
             timestep_ratio=given.time,
             clip_text_pooled=text.pooled,
-            clip_text=text.hidden,
+            clip_text=marked(text.hidden, text.own),
             clip_img=image,
             return_dict=False,
         )[0]
@@ -136,7 +138,7 @@ class StageCObjective(StageCBase):
         self.modules = nn.ModuleDict({part: trainable_part(spec, part, host) for part in self.parts})
         self.unet = self.modules["stage_c"]
         if "text" in self.parts:
-            self._tokens = TokenFeed(self.modules["text"].tokenizer, self.device)
+            self._tokens = TokenFeed(self.modules["text"].tokenizer, self.device, spec.models.captions)
         else:
             self._frozen = frozen_text(spec, host, self.check_stop)
 
