@@ -22,10 +22,11 @@ class StageNetwork(StableCascadeUNet):
     Texts of several lengths may lie in one batch, marked by `marked`: none attends to what only fills it up.
     """
 
-    @wraps(StableCascadeUNet.__init__)
+    @wraps(StableCascadeUNet.__init__)  # type: ignore[misc]
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        width = int(self.config.conditioning_dim)
+        settled: Any = self.config
+        width = int(settled.conditioning_dim)
         for block in self.modules():
             if isinstance(block, SDCascadeAttnBlock):
                 block.register_forward_pre_hook(partial(_take_marks, width))
@@ -35,7 +36,8 @@ class StageNetwork(StableCascadeUNet):
         self, clip_txt_pooled: Tensor, clip_txt: Tensor | None = None, clip_img: Tensor | None = None
     ) -> Tensor:
         """What blocks attend to beside the picture, (B, N, C); (B, N, C + 1) where ``clip_txt`` is marked."""
-        width = self.config.clip_text_in_channels
+        settled: Any = self.config
+        width = settled.clip_text_in_channels
         if clip_txt is None or clip_img is None or clip_txt.shape[-1] == width:
             return super().get_clip_embeddings(clip_txt_pooled, clip_txt, clip_img)
         clip = super().get_clip_embeddings(clip_txt_pooled, clip_txt[..., :-1], clip_img)
@@ -57,7 +59,7 @@ def _take_marks(width: int, block: nn.Module, inputs: tuple[Tensor, Tensor]) -> 
     own = conditions[..., -1] > 0.5
     if block.self_attn:  # it also attends to the picture itself, which comes first
         own = torch.cat([own.new_ones(len(own), x.shape[-2] * x.shape[-1]), own], dim=1)
-    block.attention.own_positions = own  # type: ignore[union-attr, assignment]
+    block.attention.own_positions = own  # type: ignore[union-attr]
     return x, conditions[..., :-1]
 
 

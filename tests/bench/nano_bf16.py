@@ -1,7 +1,8 @@
 """How near nano in bf16 is to nano in fp32: single-step latents, 64 pictures, the scores of 100 captions.
 
-Some two minutes of one core. With ``--json`` the last line is one object: step (largest relative error), median
-and worst (mean absolute difference of a picture of [0, 1]), fp32 and bf16 (share of captions drawn all right).
+Some two minutes of one core. With ``--json`` the last line is one object: step (largest relative error),
+median and worst (mean absolute difference of a picture of [0, 1]), fp32 and bf16 (share of captions drawn all
+right).
 The exit code is 1 where one misses its goal.
 """
 
