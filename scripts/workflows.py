@@ -357,7 +357,7 @@ def lora_stable_cascade() -> Sheet:
         "models",
         "CascadeLoadStableCascade",
         source="files",
-        precision="auto",
+        precision="bf16",
         stage_b="stage_b_lite_bf16.safetensors",
     )
     s.note("about_size", ABOUT_REAL_SIZE, title="Which size", width=420)
