@@ -124,7 +124,7 @@ def models_in(folder: Path, *, name: str, precision: Precision = "fp32") -> Mode
     for part in OFFICIAL:
         path = folder / part if part in ("text", "image") else folder / f"{part}.safetensors"
         if path.exists():
-            parts.append(_part_file(part, path))
+            parts.append(_part_file(part, path, ""))  # our own layout, of which some may be still to come
     if not parts:
         raise CascadeError(
             "there are no models in this folder",
@@ -334,8 +334,10 @@ def _bytes(file: PartFile, precision: Precision) -> int:
     return stored if precision == "bf16" else 2 * stored
 
 
-def _part_file(part_name: Part, path: Path) -> PartFile:
-    prefix = reading.prefix_in(part_name, path)
+def _part_file(part_name: Part, path: Path, prefix: str | None = None) -> PartFile:
+    """``path`` as the file of a part; without a ``prefix`` it is looked at, and refused if it is another's."""
+    if prefix is None:
+        prefix = reading.prefix_in(part_name, path)
     return PartFile(part_name, _content(str(path), _stamp(path)), str(path), prefix)
 
 
