@@ -335,7 +335,7 @@ def _bytes(file: PartFile, precision: Precision) -> int:
 
 
 def _part_file(part_name: Part, path: Path, prefix: str | None = None) -> PartFile:
-    """``path`` as the file of a part; without a ``prefix`` it is looked at, and refused if it is another's."""
+    """``path`` as the file of a part; without a ``prefix`` it is looked at, refused if it is another's."""
     if prefix is None:
         prefix = reading.prefix_in(part_name, path)
     return PartFile(part_name, _content(str(path), _stamp(path)), str(path), prefix)
