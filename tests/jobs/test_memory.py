@@ -27,6 +27,7 @@ from cascade_train.jobs.tasks import Footprint, Task
 from cascade_train.models import build, layouts, library, owner
 from cascade_train.models.live import Live, held, tensors_of
 from cascade_train.models.spec import ModelsSpec
+from cascade_train.nano import widths
 from cascade_train.sampling import stages
 from cascade_train.sampling.conditioning import Conditioning
 from cascade_train.sampling.sizes import picture_size
@@ -205,6 +206,7 @@ def full_size(tmp_path: Path, layout: Callable[[str], dict[str, list[int]]]) -> 
         states = build.build("text", config).state_dict()
     sparse(text / "model.safetensors", {key: list(value.shape) for key, value in states.items()})
     (text / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    widths.write_tokenizer(text)
     return root
 
 

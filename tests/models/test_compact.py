@@ -85,7 +85,7 @@ def test_a_layer_is_bitwise_the_one_that_it_stands_for(
     assert ours[2] == 0
 
 
-@pytest.mark.parametrize("kind, off", [("int8", 0.03), ("fp8", 0.06)])
+@pytest.mark.parametrize("kind, off", [("int8", 0.04), ("fp8", 0.07)])
 def test_nano_answers_nearly_the_same_in_a_quarter_of_the_memory(
     nano: ModelsSpec, kind: Compact, off: float
 ) -> None:

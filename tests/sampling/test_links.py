@@ -46,7 +46,7 @@ def test_node_by_node_is_the_same_as_all_at_once(tiny: ModelsSpec, host: Headles
         assert b["samples"].shape == (2, 4, 16, 16)
         pictures = links.decode_stage_a(tiny, b, host)
         assert links.preview_latent(tiny, c, host).shape[0] == 2
-    whole = pipeline.text_to_image(tiny, [TEXT], seeds=[5, 6], steps_c=3, cfg_c=3.0, steps_b=2)
+    whole = pipeline.text_to_image(tiny, [TEXT], seeds=[5, 6], steps_c=3, cfg_c=3.0, steps_b=2, shift=1.0)
     assert torch.allclose(pictures, whole, atol=1e-4)
 
 

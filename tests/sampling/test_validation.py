@@ -30,7 +30,9 @@ def test_a_share_of_the_pictures_is_that_of_all(tiny: ModelsSpec) -> None:
     """Counted prompt by prompt, each with the seeds from the first on."""
     prompts = Prompts(texts=("a red circle", "a blue square"), pictures=2, seed=5, steps_c=2, steps_b=1)
     share = draw_some(tiny, prompts, 1, 3)
-    drawn = text_to_image(tiny, ["a red circle", "a blue square"], seeds=[6, 5], steps_c=2, steps_b=1)
+    drawn = text_to_image(
+        tiny, ["a red circle", "a blue square"], seeds=[6, 5], steps_c=2, steps_b=1, shift=1.0
+    )
     assert torch.equal(share, drawn)
 
 
