@@ -23,6 +23,8 @@ MODEL_FOLDERS = {
     "unet": ("unet", "diffusion_models"),
     "diffusion_models": ("unet", "diffusion_models"),
     "vae": ("vae",),
+    "vae_approx": ("vae_approx",),
+    "diffusers": ("diffusers",),
     "clip": ("text_encoders", "clip"),
     "text_encoders": ("text_encoders", "clip"),
     "clip_vision": ("clip_vision",),

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
-from cascade_train.models import clip, layouts, reading, weights
+from cascade_train.models import clip, layouts, open_clip, reading, weights
 from cascade_train.models.layouts import Shapes
 from cascade_train.models.spec import Part, PartFile
 
@@ -155,6 +156,8 @@ def load(
         module.tokenizer = clip.load_tokenizer(path)
     else:
         setattr(module, weights.PREDICTS, weights.prediction(metadata))
+    if device != "cpu":
+        module.to(device)  # counters that the file lacks
     return module.eval().requires_grad_(False)
 
 
@@ -183,13 +186,16 @@ def _compressor_names(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield key, value
 
 
-def _clip_names(key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
-    if "position_ids" in key or key == "logit_scale":
+def _clip_names(part: Part, key: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    if "position_ids" in key or key in ("logit_scale", "attn_mask"):
         return
-    if key == "text_projection":  # OpenCLIP's, which multiplies from the other side
-        yield "text_projection.weight", value.t().contiguous()
-    else:
+    names = open_clip.own_names(part, key)
+    if not names:
         yield key, value
+        return
+    if key in open_clip.TURNED:
+        value = value.t().contiguous()
+    yield from zip(names, value.chunk(len(names), dim=0))
 
 
 _RENAMES: dict[Part, Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]] = {
@@ -197,8 +203,8 @@ _RENAMES: dict[Part, Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]] = {
     "stage_b": layouts.in_diffusers,
     "stage_a": _stage_a_names,
     "compressor": _compressor_names,
-    "text": _clip_names,
-    "image": _clip_names,
+    "text": partial(_clip_names, "text"),
+    "image": partial(_clip_names, "image"),
 }
 """What a file's names are in the module."""
 

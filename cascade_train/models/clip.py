@@ -7,6 +7,7 @@ import importlib.util
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ def config_of(part: Part, path: Path, shapes: Mapping[str, Sequence[int]]) -> di
 def _text(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     stem = "text_model.encoder.layers."
     words, width = shapes["text_model.embeddings.token_embedding.weight"]
-    projection = shapes.get("text_projection.weight") or shapes["text_projection"]
+    projection = shapes["text_projection.weight"]
     return {
         "vocab_size": words,
         "hidden_size": width,
@@ -101,7 +102,7 @@ def tokenizer_place(path: Path) -> Path:
     """
     folder = path if path.is_dir() else path.parent
     for place in (folder, folder / "tokenizer", folder.parent / "tokenizer"):
-        if (place / "vocab.json").is_file() or (place / "tokenizer.json").is_file():
+        if _is_clips(place, certain=place == path):
             return place
     theirs = comfyui_tokenizer()
     if theirs is not None:
@@ -115,6 +116,20 @@ def tokenizer_place(path: Path) -> Path:
         where=str(path),
         fix="Put vocab.json and merges.txt of CLIP beside it, or: pip install 'cascade-train[clip]'",
     )
+
+
+def _is_clips(place: Path, certain: bool) -> bool:
+    """Whether CLIP's tokenizer lies in ``place``. Beside a file in a folder of encoders another one's may
+    lie; one in the encoder's own folder is ``certain`` to be its own."""
+    for name in ("vocab.json", "tokenizer.json"):
+        if (place / name).is_file():
+            return certain or _says_start(place / name)
+    return False
+
+
+@lru_cache(maxsize=16)
+def _says_start(file: Path) -> bool:
+    return b'"<|startoftext|>"' in file.read_bytes()
 
 
 def load_tokenizer(path: Path) -> Any:

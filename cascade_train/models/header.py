@@ -31,10 +31,14 @@ _BITS = {
 
 @dataclass(frozen=True)
 class Header:
-    """``shapes`` by tensor name, in the file's order, and the ``metadata``."""
+    """``shapes`` by tensor name, in the file's order, and the ``metadata``; the ``kinds`` of numbers, such as
+    ``BF16``, and the bytes that each tensor takes: its ``spans``, counted from ``begin`` in the file."""
 
     shapes: Mapping[str, list[int]]
     metadata: Mapping[str, str]
+    kinds: Mapping[str, str]
+    spans: Mapping[str, tuple[int, int]]
+    begin: int
 
 
 class _Fault(ValueError):
@@ -79,7 +83,13 @@ def read(path: Path) -> Header:
             where=str(path),
             fix="Download it again",
         )
-    return Header({name: entry["shape"] for name, entry in header.items()}, metadata)
+    return Header(
+        {name: entry["shape"] for name, entry in header.items()},
+        metadata,
+        {name: str(entry.get("dtype")) for name, entry in header.items()},
+        {name: (entry["data_offsets"][0], entry["data_offsets"][1]) for name, entry in header.items()},
+        8 + length,
+    )
 
 
 @contextmanager

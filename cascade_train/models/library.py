@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cascade_train.errors import CascadeError
-from cascade_train.models import finding, owner, reading, weights
+from cascade_train.models import finding, owner, reading
 from cascade_train.models.finding import MODEL_FOLDERS, OFFICIAL
 from cascade_train.models.geometry import Geometry, geometry
 from cascade_train.models.spec import (
@@ -36,7 +36,7 @@ FILES = "files"
 SOURCES = (NANO, FILES)
 """What `load_models` takes: the bundled nano models, or files in the host's model folders."""
 
-REQUIRED: tuple[Part, ...] = ("compressor", "stage_c", "stage_b", "stage_a", "text")
+REQUIRED: tuple[Part, ...] = tuple(part for part in OFFICIAL if part not in finding.OPTIONAL)
 
 
 def nano_folder() -> Path:
@@ -268,14 +268,15 @@ def _base(
     own = max((number for number, run in enumerate(runs, 1) if applied.kind_of(run) == "full"), default=0)
     name = (*_name(spec, file), tuple((run.position, run.strength) for run in runs[:own]))
 
-    def load() -> nn.Module:
-        module = _loaded(spec, file)
+    def load(where: str) -> nn.Module:
+        module = _loaded(spec, file, where)
         for run in runs[:own]:
             module = applied.merged(module, file.part, run)
         with torch.inference_mode(False), torch.no_grad():
             return compacted(module, file.part, spec)
 
-    return owner.get(name, file.part, device, load, _bytes(file, spec.precision)), runs[own:]
+    straight = not own and not spec.makes_compact(file.part)
+    return owner.get(name, file.part, device, load, _bytes(file, spec.precision), straight), runs[own:]
 
 
 def _held(spec: ModelsSpec, part_name: Part, device: str) -> tuple[owner.Base, nn.Module]:
@@ -313,7 +314,7 @@ def _touching(spec: ModelsSpec, part_name: Part) -> tuple[AppliedRun, ...]:
     return tuple(run for run in spec.applied if applied.touches(run, part_name))
 
 
-def _loaded(spec: ModelsSpec, file: PartFile) -> nn.Module:
+def _loaded(spec: ModelsSpec, file: PartFile, device: str = "cpu") -> nn.Module:
     import torch
 
     from cascade_train.models import build
@@ -321,7 +322,7 @@ def _loaded(spec: ModelsSpec, file: PartFile) -> nn.Module:
     # ordinary tensors, whatever mode the caller is in: inference tensors could never be trained on a copy
     with torch.inference_mode(False), torch.no_grad():
         dtype = torch.bfloat16 if spec.precision == "bf16" else torch.float32
-        return build.load(file.part, Path(file.path), dtype, prefix=file.prefix)
+        return build.load(file.part, Path(file.path), dtype, prefix=file.prefix, device=device)
 
 
 def _bytes(file: PartFile, precision: Precision) -> int:
@@ -338,7 +339,7 @@ def _part_file(part_name: Part, path: Path, prefix: str | None = None) -> PartFi
     """``path`` as the file of a part; without a ``prefix`` it is looked at, refused if it is another's."""
     if prefix is None:
         prefix = reading.prefix_in(part_name, path)
-    return PartFile(part_name, _content(str(path), _stamp(path)), str(path), prefix)
+    return PartFile(part_name, _content(part_name, str(path), prefix, _stamp(path)), str(path), prefix)
 
 
 def _fit(files: Sequence[PartFile]) -> None:
@@ -371,8 +372,8 @@ def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 @lru_cache(maxsize=256)
-def _content(path: str, _stamp: object) -> str:
-    return weights.content_id(Path(path))
+def _content(part_name: Part, path: str, prefix: str, _stamp: object) -> str:
+    return reading.content_id(PartFile(part_name, "", path, prefix))
 
 
 __all__ = [

@@ -80,16 +80,20 @@ def held_bytes(module: nn.Module) -> int:
     return sum(storages.values())
 
 
-def get(key: Key, part: str, device: str, load: Callable[[], nn.Module], size: int = 0) -> Base:
-    """The base called ``key`` on ``device``, loaded by ``load`` (on the CPU) where it is not held.
+def get(
+    key: Key, part: str, device: str, load: Callable[[str], nn.Module], size: int = 0, straight: bool = False
+) -> Base:
+    """The base called ``key`` on ``device``, loaded where it is not held by ``load(where)``: at once on the
+    device where that is ``straight``, else on the CPU.
 
     ``size`` is about how many bytes it takes, to make room before it is read; 0 makes none.
     """
     with LOCK:
         base = _BASES.get(key)
         if base is None:
-            make_room(size, "cpu")
-            module = load()
+            where = device if straight else "cpu"
+            make_room(size, where)
+            module = with_room(lambda: load(where), where)
             base = _BASES[key] = Base(part, module, held_bytes(module))
         base.used = next(_clock)
         _place(base, device)

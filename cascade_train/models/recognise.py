@@ -18,11 +18,19 @@ PREFIXES: dict[Part, tuple[str, ...]] = {
     "stage_a": ("", "vae."),
     "compressor": ("", "vae.encoder.", "encoder."),
     "previewer": ("", "vae.previewer.", "previewer."),
-    "text": ("", "text_encoder.clip_g.transformer.", "clip_g.transformer.", "text_encoder."),
-    "image": ("", "clip_l_vision."),
+    "text": (
+        "",
+        "text_encoder.clip_g.transformer.",
+        "clip_g.transformer.",
+        "transformer.",
+        "text_encoder.",
+        "text_encoder.clip_g.",
+        "clip_g.",
+    ),
+    "image": ("", "clip_l_vision.", "visual."),
 }
 """What may stand before a part's names: nothing in its own file, the rest in ComfyUI's all-in-one checkpoints
-and in the files that ComfyUI saves."""
+and in the files that ComfyUI and OpenCLIP save."""
 
 NAMES: dict[Part, str] = {
     "stage_c": "Stage C",
@@ -35,12 +43,34 @@ NAMES: dict[Part, str] = {
 }
 
 
+_NOT_OWN: dict[Part, tuple[str, ...]] = {
+    "text": ("vision_model.", "visual_projection.", "visual."),
+    "image": ("text_model.", "text_projection"),
+}
+
+
 @dataclass(frozen=True)
 class FoundPart:
     """A part in a file, and what stands before its names there."""
 
     part: Part
     prefix: str
+
+
+def own_name(part: Part, prefix: str, name: str) -> str | None:
+    """The name within ``part`` of a tensor of a file that has ``prefix`` before the part's names; None for
+    one of something else.
+
+    ComfyUI's checkpoints have CLIP's ``text_projection`` beside the ``transformer.`` that holds the rest.
+    """
+    if name.startswith(prefix):
+        own = name[len(prefix) :]
+    elif part == "text" and name == prefix.removesuffix("transformer.") + "text_projection":
+        own = "text_projection"
+    else:
+        return None
+    # one file of Hugging Face or OpenCLIP may hold both encoders
+    return None if own.startswith(_NOT_OWN.get(part, ())) else own
 
 
 def parts_in(shapes: Shapes) -> tuple[FoundPart, ...]:
@@ -59,16 +89,20 @@ def what(shapes: Shapes) -> str:
     found = parts_in(shapes)
     if found:
         return " and ".join(_named(each, shapes) for each in found)
-    return next((text for text, marks in _FOREIGN if _some(shapes, marks)), "no model that is known here")
+    return (
+        next((text for text, marks in _FOREIGN if _some(shapes, marks)), None)
+        or _OTHER_TEXT.get(_text_width(shapes, ""))
+        or next(
+            (_OTHER_IMAGE[w] for p in ("", "visual.") if (w := _image_width(shapes, p)) in _OTHER_IMAGE), ""
+        )
+        or "no model that is known here"
+    )
 
 
 def _named(found: FoundPart, shapes: Shapes) -> str:
     sizes = {"stage_c": {2048: " (3.6B)", 1536: " (1B)"}, "stage_b": {320: ""}}
     width = _shape(shapes, found.prefix + "down_blocks.0.0.depthwise.weight")
     detail = sizes.get(found.part, {}).get(width[0], "") if width else ""
-    if found.part == "text":
-        table = _shape(shapes, found.prefix + "text_model.embeddings.token_embedding.weight")
-        detail = f" of width {table[1]}" if len(table) == 2 else ""
     return NAMES[found.part] + detail
 
 
@@ -99,11 +133,42 @@ def _previewer(shapes: Shapes, prefix: str) -> bool:
 
 
 def _text(shapes: Shapes, prefix: str) -> bool:
-    return prefix + "text_model.embeddings.token_embedding.weight" in shapes
+    width = _text_width(shapes, prefix)
+    return bool(width) and width not in _OTHER_TEXT
+
+
+def _text_width(shapes: Shapes, prefix: str) -> int:
+    """Channels of the CLIP text encoder at ``prefix``; 0 where there is none."""
+    table = _shape(shapes, prefix + "text_model.embeddings.token_embedding.weight")
+    if not table and prefix + "transformer.resblocks.0.ln_1.weight" in shapes:
+        table = _shape(shapes, prefix + "token_embedding.weight")
+    return table[1] if len(table) == 2 else 0
 
 
 def _image(shapes: Shapes, prefix: str) -> bool:
-    return prefix + "vision_model.embeddings.class_embedding" in shapes
+    width = _image_width(shapes, prefix)
+    return bool(width) and width not in _OTHER_IMAGE
+
+
+def _image_width(shapes: Shapes, prefix: str) -> int:
+    """Channels within the CLIP vision encoder at ``prefix``; 0 where there is none."""
+    return next(
+        (
+            shape[0]
+            for name in ("vision_model.embeddings.class_embedding", "class_embedding")
+            if len(shape := _shape(shapes, prefix + name)) == 1
+        ),
+        0,
+    )
+
+
+_OTHER_TEXT = {
+    768: "the text encoder CLIP ViT-L (Stable Diffusion, SDXL, SD3, Flux)",
+    1024: "the text encoder CLIP ViT-H (Stable Diffusion 2)",
+}
+_OTHER_IMAGE = {1280: "the image encoder CLIP ViT-H", 1664: "the image encoder CLIP ViT-bigG"}
+"""Encoders of other models, by their channels. Stable Cascade has ViT-bigG's of 1280 for text and ViT-L's of
+1024 for pictures."""
 
 
 _MARKS: dict[Part, Callable[[Shapes, str], bool]] = {
@@ -124,9 +189,7 @@ _FOREIGN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Stable Diffusion 3 or a model of its kind", ("joint_blocks.", "joint_transformer_blocks")),
     ("SDXL", ("conditioner.embedders.", "label_emb.0.0.weight", "add_embedding.linear_1")),
     ("Stable Diffusion", ("input_blocks.", "cond_stage_model.", "mid_block.attentions")),
-    ("Wuerstchen's prior", ("prior.",)),
     ("a T5 text encoder", ("encoder.block.0.layer",)),
-    ("a CLIP text encoder in OpenCLIP's layout", ("transformer.resblocks.",)),
     ("a VAE of another model", ("decoder.conv_in.weight", "decoder.up_blocks.", "first_stage_model.")),
     ("text embeddings", ("string_to_param", "emb_params")),
 )

@@ -30,7 +30,7 @@ Variant = Literal["full", "lite"]
 @dataclass(frozen=True)
 class PartFile:
     """One part: a safetensors file, or a folder in Hugging Face layout. ``content`` identifies what is in it
-    wherever it lies; that of a part in an all-in-one checkpoint identifies the checkpoint."""
+    wherever it lies: in an all-in-one checkpoint the part alone (`reading.content_id`)."""
 
     part: Part
     content: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +21,10 @@ PREDICTS = "predicts"
 """The attribute of a Stage B or C that says what it answers; one without it answers epsilon."""
 PREDICTION = "modelspec.prediction_type"
 """The same in a file's metadata; the name is that of the Stability AI Model Metadata Standard."""
-_SAMPLES, _SAMPLE_BYTES = 64, 64 * 1024
+SAMPLE_BYTES = 64 * 1024
+_SAMPLES = 64
+_WHOLE = 64 << 20
+"""Bytes up to which everything is read to identify a file."""
 
 
 def read_header(path: Path) -> tuple[dict[str, list[int]], dict[str, str]]:
@@ -48,15 +51,23 @@ def content_id(path: Path) -> str:
     size = path.stat().st_size
     hasher = hashlib.sha256(str(size).encode())
     with path.open("rb") as handle:
-        if size <= 64 * 1024 * 1024:
+        if size <= _WHOLE:
             while block := handle.read(1024 * 1024):
                 hasher.update(block)
         else:
             hasher.update(handle.read(1024 * 1024))
-            for number in range(_SAMPLES):
-                handle.seek((size - _SAMPLE_BYTES) * (number + 1) // _SAMPLES)
-                hasher.update(handle.read(_SAMPLE_BYTES))
+            for at in sampled(size):
+                handle.seek(at)
+                hasher.update(handle.read(SAMPLE_BYTES))
     return hasher.hexdigest()[:32]
+
+
+def sampled(size: int) -> Sequence[int]:
+    """Where the pieces of `SAMPLE_BYTES` begin that identify ``size`` bytes: everything up to 64 MiB, beyond
+    it 64 samples."""
+    if size <= _WHOLE:
+        return range(0, size, SAMPLE_BYTES)
+    return [(size - SAMPLE_BYTES) * (number + 1) // _SAMPLES for number in range(_SAMPLES)]
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

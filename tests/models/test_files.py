@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from cascade_train.cli import main
 from cascade_train.errors import CascadeError
 from cascade_train.host.headless import HeadlessHost
-from cascade_train.models import build, clip, finding, layouts, library, recognise, starts, weights
+from cascade_train.models import build, clip, finding, layouts, library, reading, recognise, starts, weights
+from cascade_train.models.spec import Part, PartFile
 from cascade_train.nano import widths
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,11 +173,33 @@ def test_files_of_any_name_are_found(full_size: Path, host: HeadlessHost, layout
         library.load_models("files", host=host)
 
 
-def test_a_text_encoder_of_another_model(full_size: Path, host: HeadlessHost) -> None:
+def test_encoders_of_other_models_stand_aside(full_size: Path, host: HeadlessHost) -> None:
+    """Who draws with SDXL, SD3 or an IP-Adapter has them in the same folders; none is offered or taken."""
     small = {**BIG_G, "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 2}
     hollow(full_size / "text_encoders" / "clip_l.safetensors", text_shapes(small))
-    with pytest.raises(CascadeError, match="text encoder gives 768 channels and Stage C takes 1280"):
+    vit_h = {"vision_model.embeddings.class_embedding": [1280], "visual_projection.weight": [1024, 1280]}
+    hollow(full_size / "clip_vision" / "h.safetensors", vit_h)
+    hollow(full_size / "clip_vision" / "H too.safetensors", vit_h)
+    models = library.load_models("files", host=host)
+    assert Path(library.part_file(models, "text").path).name == "clip_g.safetensors"
+    assert not library.has(models, "image")
+    assert list(dict(finding.listed("text", host))) == ["clip_g.safetensors"]
+    assert not dict(finding.listed("image", host))
+    with pytest.raises(CascadeError, match=r"the file holds the text encoder CLIP ViT-L \(Stable Diff"):
         library.load_models("files", host=host, files={"text": "clip_l.safetensors"})
+    with pytest.raises(CascadeError, match="the file holds the image encoder CLIP ViT-H"):
+        library.load_models("files", host=host, files={"image": "h.safetensors"})
+    other = {**BIG_G, "hidden_size": 640, "num_attention_heads": 10, "num_hidden_layers": 2}
+    hollow(full_size / "text_encoders" / "unknown.safetensors", text_shapes(other))
+    with pytest.raises(CascadeError, match="text encoder gives 640 channels and Stage C takes 1280"):
+        library.load_models("files", host=host, files={"text": "unknown.safetensors"})
+
+
+def test_another_encoders_tokenizer_is_not_taken(full_size: Path, host: HeadlessHost) -> None:
+    """One that lies in the folder of text encoders is CLIP's only if it has CLIP's first token."""
+    place = full_size / "text_encoders"
+    (place / "tokenizer.json").write_text('{"model": {"vocab": {"<pad>": 0}}}', encoding="utf-8")
+    assert clip.tokenizer_place(place / "clip_g.safetensors") == place / "tokenizer"
 
 
 def test_a_missing_tokenizer_is_told_at_once(
@@ -196,7 +221,7 @@ def test_comfyuis_all_in_one_checkpoints(tmp_path: Path, host: HeadlessHost, sma
         return build.file_tensors(part, small[part])  # type: ignore[arg-type]
 
     text = dict(small["text"].state_dict())
-    text["logit_scale"] = torch.tensor(1.0)
+    turned = text.pop("text_projection.weight").t()
     stats = {"mean": torch.zeros(3), "std": torch.ones(3)}
     split: dict[str, torch.Tensor] = {}
     for key, value in own("stage_c").items():  # as ComfyUI saves it: q, k and v apart
@@ -212,6 +237,7 @@ def test_comfyuis_all_in_one_checkpoints(tmp_path: Path, host: HeadlessHost, sma
             "vae.encoder.": {**own("compressor"), **stats},
             "vae.previewer.": own("previewer"),
             "text_encoder.clip_g.transformer.": text,
+            "text_encoder.clip_g.": {"text_projection": turned, "logit_scale": torch.tensor(1.0)},
         },
     )
     all_in_one(root / "b.safetensors", {"model.diffusion_model.": own("stage_b"), "vae.": own("stage_a")})
@@ -231,6 +257,15 @@ def test_comfyuis_all_in_one_checkpoints(tmp_path: Path, host: HeadlessHost, sma
         assert same(library.part(models, part), small[part]), part
     found = library.part(models, "stage_c").state_dict()
     assert all(torch.equal(found[name], value) for name, value in small["stage_c"].state_dict().items())
+
+    def content(part: Part, path: Path) -> str:
+        return reading.content_id(PartFile(part, "", str(path), reading.prefix_in(part, path)))
+
+    b, a = (content(part, root / "b.safetensors") for part in ("stage_b", "stage_a"))
+    changed = {name: value + 1 for name, value in own("stage_b").items()}
+    all_in_one(root / "d.safetensors", {"vae.": own("stage_a"), "model.diffusion_model.": changed})
+    assert content("stage_a", root / "d.safetensors") == a, "whatever lies beside it"
+    assert content("stage_b", root / "d.safetensors") != b
 
 
 def test_folders_of_diffusers_in_shards_and_half_precision(
@@ -282,16 +317,36 @@ def test_folders_of_diffusers_in_shards_and_half_precision(
 
 
 def test_links_to_files_elsewhere(tmp_path: Path, full_size: Path, host: HeadlessHost) -> None:
-    """Many keep models on another disk, and links in ComfyUI's folders: those are followed."""
-    other = tmp_path / "other disk" / "c.safetensors"
-    other.parent.mkdir()
-    shutil.move(full_size / "unet" / "stage_c_bf16.safetensors", other)
+    """Many keep models on another disk, and links in ComfyUI's folders. ComfyUI follows them; a command line
+    where the person allows it, by the folder or all of them. A link may be a file, a folder, or the files in
+    a folder, as in the hub's cache."""
+    disk = tmp_path / "other disk"
+    (disk / "more").mkdir(parents=True)
+    shutil.move(full_size / "unet" / "stage_c_bf16.safetensors", disk / "c.safetensors")
+    shutil.move(full_size / "vae", disk / "vae")
+    shutil.move(full_size / "text_encoders" / "clip_g.safetensors", disk / "blob")
+    text = full_size / "text_encoders" / "bigG"
+    text.mkdir()
+    (text / "config.json").write_text(json.dumps(BIG_G), encoding="utf-8")
     try:
-        (full_size / "unet" / "linked.safetensors").symlink_to(other)
+        (full_size / "unet" / "linked.safetensors").symlink_to(disk / "c.safetensors")
+        (full_size / "vae").mkdir()
+        (full_size / "vae" / "all").symlink_to(disk / "vae", target_is_directory=True)
+        (full_size / "vae" / "circle").symlink_to(full_size / "vae", target_is_directory=True)
+        (text / "model.safetensors").symlink_to(disk / "blob")
     except OSError:
         pytest.skip("this system makes no links without more rights")
-    models = library.load_models("files", host=host)
-    assert Path(library.part_file(models, "stage_c").path).name == "linked.safetensors"
+    with pytest.raises(CascadeError, match=r"missing: stage_c .*stage_a .*compressor .*text"):
+        library.load_models("files", host=host)
+    with pytest.raises(CascadeError, match=r"link that leads outside .*--follow-links"):
+        library.load_models("files", host=host, files={"stage_c": "linked.safetensors"})
+    for allowed in (replace(host.folders, follow_links=True), replace(host.folders, extra_read=(disk,))):
+        there = HeadlessHost(allowed, "cpu")
+        models = library.load_models("files", host=there)
+        names = {file.part: Path(file.path).relative_to(full_size).as_posix() for file in models.parts}
+        assert names["stage_c"] == "unet/linked.safetensors" and names["text"] == "text_encoders/bigG"
+        assert names["stage_a"] == "vae/all/stage_a.safetensors"
+        assert dict(finding.listed("stage_a", there)).keys() == {"all/stage_a.safetensors"}
 
 
 def test_weights_that_are_not_numbers_are_named(tmp_path: Path, small: dict[str, Any]) -> None:
@@ -331,11 +386,15 @@ print(peak[0], sum(p.numel() * p.element_size() for p in module.parameters()))
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc")
-def test_loading_takes_no_second_copy(tmp_path: Path, layout: Layout) -> None:
-    """A 1B-shaped file: peak memory is the file's and at most a tenth."""
-    random = torch.randn(32 << 20, generator=torch.Generator().manual_seed(0)).mul_(0.02).bfloat16()
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+def test_loading_takes_no_second_copy(tmp_path: Path, layout: Layout, kind: torch.dtype) -> None:
+    """The 1B's widths, one triple of blocks a level, held in bf16: at the peak it takes the file's size and
+    at most a tenth more, whether the file is in bf16 or has to be converted."""
+    random = torch.randn(32 << 20, generator=torch.Generator().manual_seed(0)).mul_(0.02).to(kind)
     tensors = {
-        name: random[: math.prod(shape)].view(*shape) for name, shape in layout("stage_c_lite").items()
+        name: random[: math.prod(shape)].view(*shape)
+        for name, shape in layout("stage_c_lite").items()
+        if not re.match(r"(down|up)_blocks\.\d+\.([3-9]|\d\d)\.", name)
     }
     path = tmp_path / "c.safetensors"
     weights.write_tensors(path, tensors)
@@ -348,9 +407,145 @@ def test_loading_takes_no_second_copy(tmp_path: Path, layout: Layout) -> None:
             check=True,
         )
         peak, held = map(int, run.stdout.split())
-        assert held > 2e9 and peak <= path.stat().st_size * 1.1
+        size = path.stat().st_size
+        assert held > 2e8 and peak <= size * 1.1
     finally:
         path.unlink()
+
+
+def test_clip_in_openclips_layout(tmp_path: Path) -> None:
+    """As ComfyUI's own conversion reads it. A file may hold both encoders, in Hugging Face's layout too."""
+    folder, python = os.environ.get("COMFYUI_PATH"), os.environ.get("COMFYUI_PYTHON")
+    if not folder or not python:
+        pytest.skip("COMFYUI_PATH and COMFYUI_PYTHON name a ComfyUI")
+    made = torch.Generator().manual_seed(0)
+
+    def block(stem: str, width: int) -> dict[str, list[int]]:
+        return {
+            f"{stem}ln_1.weight": [width],
+            f"{stem}ln_1.bias": [width],
+            f"{stem}ln_2.weight": [width],
+            f"{stem}ln_2.bias": [width],
+            f"{stem}attn.in_proj_weight": [3 * width, width],
+            f"{stem}attn.in_proj_bias": [3 * width],
+            f"{stem}attn.out_proj.weight": [width, width],
+            f"{stem}attn.out_proj.bias": [width],
+            f"{stem}mlp.c_fc.weight": [4 * width, width],
+            f"{stem}mlp.c_fc.bias": [4 * width],
+            f"{stem}mlp.c_proj.weight": [width, 4 * width],
+            f"{stem}mlp.c_proj.bias": [width],
+        }
+
+    text = {
+        "positional_embedding": [77, 128],
+        "token_embedding.weight": [49408, 128],
+        "text_projection": [128, 32],
+    }
+    text |= {"ln_final.weight": [128], "ln_final.bias": [128], "logit_scale": []}
+    text |= block("transformer.resblocks.0.", 128) | block("transformer.resblocks.1.", 128)
+    sight = {"class_embedding": [128], "positional_embedding": [17, 128], "proj": [128, 32]}
+    sight |= {
+        "conv1.weight": [128, 3, 8, 8],
+        **{f"ln_{n}.{k}": [128] for n in ("pre", "post") for k in ("weight", "bias")},
+    }
+    sight |= block("transformer.resblocks.0.", 128)
+    shapes = {**text, **{f"visual.{name}": shape for name, shape in sight.items()}}
+    file = tmp_path / "open_clip_model.safetensors"
+    save_file({name: torch.randn(shape, generator=made) for name, shape in shapes.items()}, file)
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import comfy.options\n"
+        "import comfy.utils, comfy.cli_args; comfy.cli_args.args.cpu = True\n"
+        "import comfy.clip_vision as cv; from safetensors.torch import load_file, save_file\n"
+        "def save(sd, to): save_file({k: v.contiguous() for k, v in sd.items()}, to)\n"
+        "save(comfy.utils.clip_text_transformers_convert(load_file(sys.argv[2]), '', ''), sys.argv[3])\n"
+        "save(cv.convert_to_transformers(load_file(sys.argv[2]), 'visual.'), sys.argv[4])\n"
+    )
+    theirs = {"text": tmp_path / "text.safetensors", "image": tmp_path / "image.safetensors"}
+    subprocess.run([python, "-c", script, folder, file, *theirs.values()], check=True, capture_output=True)
+    for part, converted in theirs.items():
+        if part == "text":
+            widths.write_tokenizer(tmp_path)
+        ours = build.load(part, file).state_dict()  # type: ignore[arg-type]
+        expected = load_file(converted)
+        assert ours and all(torch.equal(value, expected[name]) for name, value in ours.items()), part
+    both = {**load_file(theirs["text"]), **load_file(theirs["image"])}
+    both = {name: both[name].contiguous() for name in both if name.startswith(("text_", "vis"))}
+    both = {name: value for name, value in both.items() if not name.startswith("visual.")}
+    save_file(both, tmp_path / "CLIPModel.safetensors")
+    for part in theirs:
+        ours = build.load(part, tmp_path / "CLIPModel.safetensors").state_dict()  # type: ignore[arg-type]
+        assert all(torch.equal(value, both[name]) for name, value in ours.items()), part
+
+
+COMFYS_NAMES = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import comfy.options, comfy.cli_args
+comfy.cli_args.args.cpu = True
+import torch, comfy.ops
+from comfy import clip_model, sdxl_clip, supported_models
+from comfy.ldm.cascade.stage_a import StageA
+from comfy.ldm.cascade.stage_b import StageB
+from comfy.ldm.cascade.stage_c import StageC
+from comfy.ldm.cascade.stage_c_coder import StageC_coder
+plain = comfy.ops.disable_weight_init
+with torch.device("meta"):
+    c, b = StageC(operations=plain, device="meta"), StageB(operations=plain, device="meta")
+    coder, a = StageC_coder(), StageA()
+    text = sdxl_clip.StableCascadeClipModel(device="meta", dtype=torch.float16)
+    about = json.load(open(sys.argv[1] + "/comfy/clip_vision_config_vitl.json"))
+    sight = clip_model.CLIPVisionModelProjection(about, torch.float16, "meta", plain)
+kind = supported_models.Stable_Cascade_C({"stable_cascade_stage": "c"})
+def whole(unet, clip, vae, vision):
+    made = kind.process_unet_state_dict_for_saving(unet.state_dict())
+    made |= kind.process_vae_state_dict_for_saving(vae.state_dict())
+    if clip is not None:
+        made |= kind.process_clip_state_dict_for_saving(clip.state_dict())
+        made |= kind.process_clip_vision_state_dict_for_saving(vision.state_dict())
+    return {name: list(value.shape) for name, value in made.items()}
+print(json.dumps({"c": whole(c, text, coder, sight), "b": whole(b, None, a, None)}))
+"""
+
+
+def test_what_comfyui_would_save_has_a_place_for_every_tensor(tmp_path: Path, host: HeadlessHost) -> None:
+    """Full size; names and shapes are those of ComfyUI's own classes and functions for saving."""
+    folder, python = os.environ.get("COMFYUI_PATH"), os.environ.get("COMFYUI_PYTHON")
+    if not folder or not python:
+        pytest.skip("COMFYUI_PATH and COMFYUI_PYTHON name a ComfyUI")
+    told = subprocess.run([python, "-c", COMFYS_NAMES, folder], check=True, capture_output=True, text=True)
+    for name, shapes in json.loads(told.stdout.splitlines()[-1]).items():
+        hollow(tmp_path / "models" / "checkpoints" / f"stable_cascade_stage_{name}.safetensors", shapes)
+    widths.write_tokenizer(tmp_path / "models" / "checkpoints" / "tokenizer")
+    models = library.load_models("files", host=host)
+    assert {file.part for file in models.parts} == set(recognise.PREFIXES)
+    for file in models.parts:
+        shapes, _ = reading.read_headers(Path(file.path))
+        rename = build._RENAMES.get(file.part, build._as_it_is)
+        given: dict[str, torch.Tensor] = {}
+        for name, shape in shapes.items():
+            own = recognise.own_name(file.part, file.prefix, name)
+            if own is not None:
+                given.update(rename(own, torch.empty(shape, device="meta")))
+        with torch.device("meta"):
+            module = build.build(file.part, build.described(file)[0])
+        build.put_into(module, given, where=file.path)
+    size = library.geometry(models)
+    assert (size.latent_factor, size.text_width, size.pooled_width, size.image_width) == (32, 1280, 1280, 768)
+
+
+def test_fp8_weights_are_looked_at_too(tmp_path: Path, small: dict[str, Any]) -> None:
+    tensors = build.file_tensors("stage_a", small["stage_a"])
+    low = {
+        name: value.to(torch.float8_e4m3fn) if value.ndim > 1 else value for name, value in tensors.items()
+    }
+    path = tmp_path / "a.safetensors"
+    weights.write_tensors(path, low, build.module_config("stage_a", small["stage_a"]))
+    found = build.load("stage_a", path, torch.bfloat16).state_dict()
+    assert torch.equal(found["in_block.1.weight"], low["in_block.1.weight"].bfloat16())
+    low["in_block.1.weight"].view(torch.uint8).view(-1)[3] = 0x7F  # NaN in this format
+    weights.write_tensors(path, low, build.module_config("stage_a", small["stage_a"]))
+    with pytest.raises(CascadeError, match=r"not numbers: in_block\.1\.weight"):
+        build.load("stage_a", path, torch.bfloat16)
 
 
 def test_clips_vocabulary_from_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
