@@ -108,8 +108,8 @@ class LoadStableCascade(CascadeNode):
                 "offload": switch(
                     False,
                     "Keep these weights in main memory, and bring them to the GPU layer by layer: next to no "
-                    "GPU memory for them, but a step takes at least as long as moving them three times. "
-                    "Changes no result.",
+                    "GPU memory for them, but a step takes at least as long as moving them twice, with "
+                    "checkpointing three times. Changes no result.",
                 ),
                 "captions": choice(
                     options(ModelsSpec, "captions"),

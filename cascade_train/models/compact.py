@@ -8,6 +8,7 @@ keeps a copy, which is what makes quantised training of other libraries larger t
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,11 +37,27 @@ def compacted(module: nn.Module, part: str, spec: ModelsSpec) -> nn.Module:
     """
     if not spec.makes_compact(part):
         return module
-    for owner in list(module.modules()):
-        for name, layer in list(owner.named_children()):
-            if type(layer) is nn.Linear and layer.weight.numel() >= SMALLEST:
-                setattr(owner, name, CompactLinear(layer, spec.compact, spec.offload))
+    # names alone: whoever holds the layers themselves holds all their weights to the end
+    for path in [name for name, layer in module.named_modules() if _is_worth_it(layer)]:
+        above, _, name = path.rpartition(".")
+        owner = module.get_submodule(above)
+        if spec.compact and not torch.isfinite(getattr(owner, name).weight).all():
+            raise CascadeError(
+                f"the layer {path} of {part} has weights that are no numbers", fix="Download the file again"
+            )
+        setattr(owner, name, CompactLinear(getattr(owner, name), spec.compact, spec.offload))
     return module
+
+
+def numbers(module: nn.Module) -> int:
+    """How many numbers the weights of ``module`` are, those that stay on the CPU included."""
+    kept = (layer.kept for layer in module.modules() if isinstance(layer, CompactLinear))
+    own = sum(value.numel() for value in module.parameters())
+    return own + sum(each.tensor.numel() for each in kept if each is not None)
+
+
+def _is_worth_it(layer: nn.Module) -> bool:
+    return type(layer) is nn.Linear and layer.weight.numel() >= SMALLEST
 
 
 class CompactLinear(nn.Linear):
@@ -69,10 +86,9 @@ class CompactLinear(nn.Linear):
 
     def brought(self) -> Tensor:
         """The weight (out, in) where the layer's small tensors lie, with the adapters applied."""
-        weight = self._stored()
+        weight = self._stored().to(self.dtype)  # exact: bf16 holds every number of 8 bits
         if self.scale is not None:
-            weight = weight.to(torch.float32) * self.scale
-        weight = weight.to(self.dtype)
+            weight.mul_(self.scale)  # worked out in fp32 and rounded once, with no second tensor of this size
         for adapter in self.adapters:
             weight = adapter(weight)
         return weight
@@ -119,10 +135,14 @@ class _Kept:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor.to("cpu")
+        self.tried = False
 
     def on(self, device: torch.device) -> Tensor:
-        if device.type == "cuda" and not self.tensor.is_pinned():
-            self.tensor = self.tensor.pin_memory()  # copied at the bus's full speed from then on
+        if device.type == "cuda" and not self.tried:
+            self.tried = True
+            # copied at the bus's full speed from then on; where the system lets no more be pinned, slower
+            with contextlib.suppress(RuntimeError):
+                self.tensor = self.tensor.pin_memory()
         return self.tensor.to(device, non_blocking=True)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Kept:
@@ -134,8 +154,6 @@ def _quantised(weight: Tensor, kind: Compact) -> tuple[Tensor, Tensor | None]:
     float8_e4m3fn's largest number."""
     if not kind:
         return weight, None
-    if not torch.isfinite(weight).all():
-        raise CascadeError("a weight is not a number", fix="Download the file again")
     largest = 127.0 if kind == "int8" else FP8_LARGEST
     rows = weight.float()
     scale = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / largest
@@ -143,4 +161,4 @@ def _quantised(weight: Tensor, kind: Compact) -> tuple[Tensor, Tensor | None]:
     return (rows.round().to(torch.int8) if kind == "int8" else rows.to(torch.float8_e4m3fn)), scale
 
 
-__all__ = ["CompactLinear", "compacted"]
+__all__ = ["CompactLinear", "compacted", "numbers"]

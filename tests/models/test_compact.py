@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import weakref
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +19,14 @@ from torch.nn import functional as F
 from cascade_train.cli import main
 from cascade_train.errors import CascadeError
 from cascade_train.models import library, owner
-from cascade_train.models.compact import CompactLinear
+from cascade_train.models.compact import CompactLinear, compacted, numbers
 from cascade_train.models.spec import Compact, ModelsSpec
 from cascade_train.sampling.pipeline import text_to_image
 from cascade_train.training import run
+from cascade_train.training.objectives import base
 from cascade_train.training.run import apply_trained
-from cascade_train.training.spec import LoRATarget
+from cascade_train.training.spec import Block, LoRATarget
+from cascade_train.training.trainer import Trainer
 
 KINDS: tuple[Compact, ...] = ("int8", "fp8")
 
@@ -83,6 +87,35 @@ def test_a_layer_is_bitwise_the_one_that_it_stands_for(
     theirs = answer(lambda x: F.linear(x, weight, layer.bias))
     assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
     assert ours[2] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layers_own_weight_is_gone_before_the_next_one_is_stored(
+    kind: Compact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One layer at most is in memory twice."""
+    whole = nn.Sequential(*(nn.Linear(64, 64) for _ in range(5))).requires_grad_(False)
+    own = [weakref.ref(layer.weight) for layer in whole]
+    left: list[int] = []
+    make = CompactLinear.__init__
+
+    def counting(self: CompactLinear, *given: Any) -> None:
+        left.append(sum(weight() is not None for weight in own))
+        make(self, *given)
+
+    monkeypatch.setattr(CompactLinear, "__init__", counting)
+    compacted(whole, "stage_c", ModelsSpec("x", compact=kind))
+    assert left == [5, 4, 3, 2, 1] and all(weight() is None for weight in own)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_weight_that_is_no_number_is_named(value: float) -> None:
+    inner = nn.Linear(64, 64).requires_grad_(False)
+    inner.weight[3, 4] = value
+    with pytest.raises(CascadeError, match=r"the layer 1\.0 of stage_c has weights that are no numbers"):
+        compacted(
+            nn.Sequential(nn.Linear(64, 64), nn.Sequential(inner)), "stage_c", ModelsSpec("x", compact="int8")
+        )
 
 
 @pytest.mark.parametrize("kind, off", [("int8", 0.04), ("fp8", 0.07)])
@@ -165,6 +198,60 @@ def test_what_is_said_to_change_no_result_changes_no_bit(
             assert position.spec.digest == studio.spec(kind, models, precision=precision).digest
             found.add(studio.fingerprint(position))
         assert len(found) == 1, precision
+
+
+@pytest.mark.parametrize("checkpointing, times", [("off", 2), ("on", 3)])
+def test_a_step_brings_each_weight_as_often_as_the_node_says(
+    studio: ModuleType, nano: ModelsSpec, tmp_path: Path, checkpointing: str, times: int
+) -> None:
+    spec = studio.spec("lora", replace(nano, offload=True), checkpointing=checkpointing)
+    trainer = Trainer(spec, studio.CountingHost(tmp_path))
+    network: nn.Module = trainer.objective.unet  # type: ignore[attr-defined]
+    names = {id(layer): name for name, layer in network.named_modules() if isinstance(layer, CompactLinear)}
+    brought: Counter[str] = Counter()
+    bring = CompactLinear.brought
+
+    def counting(self: CompactLinear) -> Tensor:
+        brought[names[id(self)]] += 1
+        return bring(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CompactLinear, "brought", counting)
+        trainer.advance(Block(1))
+    # the layers before the first adapter need no gradient
+    assert brought and max(brought.values()) == times
+    assert sum(count == times for count in brought.values()) > len(names) / 2
+
+
+def test_a_network_is_as_large_wherever_its_weights_lie(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Automatic checkpointing, which a small card needs most, goes by all weights."""
+    plain = library.part(models, "stage_c")
+    for compact in ("", *KINDS):
+        for offload in (False, True):
+            form = replace(models, compact=compact, offload=offload)
+            assert numbers(plain) <= numbers(library.part(form, "stage_c")) < 1.05 * numbers(plain)
+    monkeypatch.setattr(base, "LARGE", numbers(plain))
+    for offload in (False, True):
+        spec = studio.spec("lora", replace(models, offload=offload))
+        network: Any = Trainer(spec, studio.CountingHost(tmp_path)).objective.unet  # type: ignore[attr-defined]
+        assert network.gradient_checkpointing, offload
+
+
+def test_a_part_that_is_trained_itself_is_not_touched(
+    studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    """All of Stage C learns from its whole weights, whatever form the frozen parts have."""
+    made = []
+    for compact in ("", "int8"):
+        host = studio.CountingHost(tmp_path / (compact or "plain"))
+        spec = studio.spec("stage_c", replace(models, compact=compact))
+        position, _ = run.train(run.start(spec, host), 2, host=host)
+        made.append(run.trained(position).tensors)
+        run.release()
+    assert made[0].keys() == made[1].keys()
+    assert all(torch.equal(made[1][name], value) for name, value in made[0].items())
 
 
 def test_offloaded_weights_lie_once_in_main_memory(nano: ModelsSpec) -> None:

@@ -9,12 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.training import run
+from cascade_train.training.spec import OptimizerSpec
 
 RANK = """
 import sys
@@ -26,18 +28,20 @@ from cascade_train.errors import Interrupted
 from cascade_train.models import library
 from cascade_train.ranks.talk import leave
 from cascade_train.training import run
+from cascade_train.training.spec import OptimizerSpec
 
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
 host = studio.CountingHost(Path({root!r}))
 models = library.models_in(Path({models!r}), name="tiny")
+spec = studio.spec({kind!r}, models, batch_size=4, optimizer={optimizer!r})
 host.interrupt_before = 2 if host.rank == 1 else None
 try:
-    run.train(run.start(studio.spec({kind!r}, models, batch_size=4), host), 3, host=host)
+    run.train(run.start(spec, host), 3, host=host)
 except Interrupted:
     print("stopped", flush=True)
 host.interrupt_before = None
-position, metrics = run.train(run.start(studio.spec({kind!r}, models, batch_size=4), host), 3, host=host)
+position, metrics = run.train(run.start(spec, host), 3, host=host)
 print(host.rank, len(metrics.rows), studio.fingerprint(position), flush=True)
 leave()
 """
@@ -109,23 +113,27 @@ def test_work_is_shared_and_a_failure_is_everybodys() -> None:
     assert zero[3].startswith("Interrupted another process")
 
 
-@pytest.mark.parametrize("kind", ["lora"])
+@pytest.mark.parametrize("kind, optimizer", [("lora", "adamw"), ("stage_c", "adamw8bit")])
 def test_two_processes_train_the_run_of_one(
-    studio: ModuleType, models: ModelsSpec, models_folder: Path, tmp_path: Path, kind: str
+    studio: ModuleType, models: ModelsSpec, models_folder: Path, tmp_path: Path, kind: str, optimizer: Any
 ) -> None:
+    if optimizer == "adamw8bit":
+        pytest.importorskip("bitsandbytes", reason="pip install bitsandbytes")
+    chosen = OptimizerSpec(optimizer, learning_rate=1e-3, ema=0.9, warmup=2)
+    changes = {"batch_size": 4, "optimizer": chosen}
     here = str(Path(__file__).parents[1] / "training")
-    code = RANK.format(here=here, root=str(tmp_path / "two"), models=str(models_folder), kind=kind)
+    code = RANK.format(
+        here=here, root=str(tmp_path / "two"), models=str(models_folder), kind=kind, optimizer=chosen
+    )
     told = [out.split() for out in two_processes(code)]
     # the stop of one is the stop of both, after which both go on
     assert [words[0] for words in told] == ["stopped", "stopped"]
     assert told[0][2:] == told[1][2:] and told[0][2] == "3"
 
     host = studio.CountingHost(tmp_path / "one")
-    one, metrics = run.train(run.start(studio.spec(kind, models, batch_size=4), host), 3, host=host)
+    one, metrics = run.train(run.start(studio.spec(kind, models, **changes), host), 3, host=host)
     two_host = studio.CountingHost(tmp_path / "two")
-    two, two_metrics = run.train(
-        run.start(studio.spec(kind, models, batch_size=4), two_host), 3, host=two_host
-    )
+    two, two_metrics = run.train(run.start(studio.spec(kind, models, **changes), two_host), 3, host=two_host)
     assert two_host.trained == 0  # it is the same run, and it is done
     assert [row["loss"] for row in two_metrics.rows] == pytest.approx(
         [row["loss"] for row in metrics.rows], rel=1e-4

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cascade_train.models import finite
+from cascade_train.models.compact import numbers
 from cascade_train.models.trained import TrainedState
 from cascade_train.training.spec import Checkpointing, FullTarget, RunSpec
 
@@ -187,8 +188,7 @@ LARGE = 300_000_000
 
 def save_memory(module: nn.Module, mode: Checkpointing = "auto") -> None:
     """Switch on gradient checkpointing where ``mode`` says so or the network is large. No result changes."""
-    size = sum(value.numel() for value in module.parameters())
-    if mode == "on" or (mode == "auto" and size >= LARGE):
+    if mode == "on" or (mode == "auto" and numbers(module) >= LARGE):
         enable = getattr(module, "enable_gradient_checkpointing", None)
         if enable is not None:
             enable()
