@@ -60,44 +60,47 @@ def main() -> int:
 
 
 def step_error(nano: Any, half: Any, captions: list[str]) -> float:
-    """The largest error of one answer of Stage C or B relative to its norm, from nearly clean to noise."""
+    """The largest error of the latents after one step of Stage C or B, relative to their norm, at every step
+    of the sampler's path but the first: out of pure noise the clean estimate divides by a signal of 0.01."""
     import torch
 
     from cascade_train.diffusion.noise import batch_noise
-    from cascade_train.diffusion.samplers import STAGE_C_NOISE
-    from cascade_train.diffusion.schedule import logsnr, time_input
-    from cascade_train.diffusion.targets import noised
+    from cascade_train.diffusion.samplers import STAGE_C_NOISE, SamplerSettings, sampling_logsnrs
+    from cascade_train.diffusion.schedule import time_input
+    from cascade_train.diffusion.targets import clean_estimate, noised
     from cascade_train.models import library
     from cascade_train.nano.world import render
     from cascade_train.sampling import stages
     from cascade_train.sampling.conditioning import encode_prompts
 
     count = len(captions)
-    pictures = torch.stack([torch.from_numpy(render("held-out", 5, index)[0]) for index in range(count)])
-    text, semantic = encode_prompts(nano, captions), stages.encode_c(nano, pictures.float() / 255)
+    pictures = (
+        torch.stack([torch.from_numpy(render("held-out", 5, index)[0]) for index in range(count)]) / 255
+    )
+    text, semantic = encode_prompts(nano, captions), stages.encode_c(nano, pictures)
+    stage_c: Any = library.part(nano, "stage_c")
+    image = torch.zeros(count, 1, stage_c.config.clip_image_in_channels)
+    given = {
+        "stage_c": {"clip_text_pooled": text.pooled, "clip_text": text.hidden, "clip_img": image},
+        "stage_b": {"clip_text_pooled": text.pooled, "effnet": semantic},
+    }
     worst = 0.0
-    for part, clean in (
-        ("stage_c", semantic),
-        ("stage_b", stages.encode_a(nano, pictures.float() / 255) / 0.43),
+    for part, clean, steps, shift in (
+        ("stage_c", semantic, 20, library.own_shift(nano)),
+        ("stage_b", stages.encode_a(nano, pictures) / stages.SCALE, 10, 1.0),
     ):
         noise = batch_noise(range(count), 0, clean.shape[1:], STAGE_C_NOISE)
-        for time_ in (0.02, 0.05, 0.2, 0.5, 0.8, 0.99):
-            level = logsnr(torch.full((count,), time_))
-            x, answers = noised(clean, noise, level), []
+        levels = sampling_logsnrs(steps, shift)
+        for now, then in zip(levels[1:-1], levels[2:], strict=True):
+            x, stepped = noised(clean, noise, now), []
             for each in (nano, half):
                 network: Any = library.part(each, part)  # type: ignore[arg-type]
-                kind = network.embedding[1].weight.dtype
-                inputs = {"clip_text_pooled": text.pooled}
-                if part == "stage_c":
-                    image = torch.zeros(count, 1, network.config.clip_image_in_channels)
-                    inputs |= {"clip_text": text.hidden, "clip_img": image}
-                else:
-                    inputs["effnet"] = semantic
-                cast = {name: value.to(kind) for name, value in inputs.items()}
+                alone = SamplerSettings(steps, 1.0, 0.0)
+                denoise = stages.guided_network(network, alone, given[part], given[part])
                 with torch.no_grad():
-                    made = network(x.to(kind), timestep_ratio=time_input(level), return_dict=False, **cast)[0]
-                answers.append(made.float())
-            worst = max(worst, float((answers[1] - answers[0]).norm() / answers[0].norm()))
+                    answer = denoise(x, time_input(now).expand(count))
+                stepped.append(noised(clean_estimate(x, answer, now), answer, then))
+            worst = max(worst, float((stepped[1] - stepped[0]).norm() / stepped[0].norm()))
     return worst
 
 
