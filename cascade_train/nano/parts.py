@@ -63,7 +63,7 @@ def write_result(folder: Path, stage: Stage, position: Position, of: Recipe) -> 
         unit_compressor(modules["compressor"], modules["previewer"], _pictures("captioned", of))
     elif stage == "stage_a":
         unit_stage_a(modules["stage_a"], _pictures("rich", of))
-    elif stage == "stage_b":
+    elif stage.startswith("stage_b"):
         forget_text(modules["stage_b"], position.spec.models)
     for part, module in modules.items():
         write_part(folder, part, module)  # type: ignore[arg-type]

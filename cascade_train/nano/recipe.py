@@ -15,7 +15,14 @@ INIT = init.NAME
 """Its import is what makes the name known where these specs go, in processes of their own too."""
 
 Stage = Literal[
-    "stage_a", "compressor", "stage_b", "stage_c", "stage_c_several", "stage_c_threes", "stage_c_fours"
+    "stage_a",
+    "compressor",
+    "stage_b",
+    "stage_c",
+    "stage_c_several",
+    "stage_c_threes",
+    "stage_c_fours",
+    "stage_b_small",
 ]
 
 PHASES: tuple[tuple[Stage, ...], ...] = (
@@ -25,6 +32,7 @@ PHASES: tuple[tuple[Stage, ...], ...] = (
     ("stage_c_several",),
     ("stage_c_threes",),
     ("stage_c_fours",),
+    ("stage_b_small",),
 )
 """Stages of one phase need nothing of each other and train side by side; their batch norms want whole
 batches. One that is alone in its phase shares its batch among processes."""
@@ -37,6 +45,7 @@ RESULT_PARTS: dict[Stage, tuple[str, ...]] = {
     "stage_c_several": ("stage_c",),
     "stage_c_threes": ("stage_c",),
     "stage_c_fours": ("stage_c",),
+    "stage_b_small": ("stage_b",),
 }
 """The parts that each stage's run makes."""
 
@@ -57,7 +66,8 @@ class Recipe:
     ``steps_c``. Shape is what is learnt last, and needs more steps than the schedule gives it. Empty: the
     schedule to its end. ``steps_several`` is how long Stage C goes on after that, on more pictures of
     several shapes, ``blocks_threes`` (the schedule spans ``steps_threes``) after that again on more of three,
-    and ``steps_fours`` last, with pictures of four shapes that have no caption.
+    and ``steps_fours`` last, with pictures of four shapes that have no caption. ``steps_small`` is how long
+    Stage B then goes on, on more pictures of several and so small shapes.
     """
 
     name: str = "full"
@@ -89,6 +99,7 @@ class Recipe:
         (1500, 6e-5),
     )
     steps_fours: int = 10000
+    steps_small: int = 12000
     batch_pictures: int = 16
     batch: int = 32
 
@@ -109,6 +120,7 @@ QUICK = Recipe(
     steps_several=30,
     steps_threes=20,
     steps_fours=20,
+    steps_small=20,
     batch_pictures=8,
     batch=16,
 )
@@ -129,6 +141,7 @@ def steps_of(stage: Stage, of: Recipe) -> int:
         "stage_c_several": of.steps_several,
         "stage_c_threes": of.steps_threes,
         "stage_c_fours": of.steps_fours,
+        "stage_b_small": of.steps_small,
     }[stage]
 
 
@@ -153,7 +166,8 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
     three wrong, so it goes on with pictures of which seven in ten show several. What is left then are threes
     drawn as fours and twos as threes: guidance leads away from what pictures show on average, which for these
     counts is less. More threes help little; at last one in twelve pictures shows four and has no caption, so
-    that the average lies above.
+    that the average lies above. What is wrong after that is drawn so by Stage B: small stars, and most of all
+    those of a colour near the background's; so it goes on with more of these.
     """
     total = steps_of(stage, of)
     warm = min(100, total // 5)
@@ -175,25 +189,19 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
             loss_weight="none",
             label=f"nano {stage}",
         )
-    if stage == "stage_b":
+    if stage in ("stage_b", "stage_b_small"):
+        dataset, start, rate = _stage_b(stage, of)
         return RunSpec(
             models=models,
-            dataset=_world("rich", of.seed + 1, of.pictures_b),
+            dataset=dataset,
             seed=of.seed,
-            target=FullTarget(
-                part="stage_b",
-                init=INIT,
-                config=of.config,
-                condition_size=1.0,
-                pyramid_noise=False,
-                latent_noise=LATENT_NOISE_B,
-            ),
-            optimizer=OptimizerSpec(learning_rate=1.5e-3, schedule="cosine", warmup=warm, ema=0.999),
+            target=replace(start, condition_size=1.0, pyramid_noise=False, latent_noise=LATENT_NOISE_B),
+            optimizer=OptimizerSpec(learning_rate=rate, schedule="cosine", warmup=warm, ema=0.999),
             batch_size=of.batch,
             total_steps=total,
             caption_dropout=1.0,
             loss_weight="min_snr_inverse",
-            label="nano stage_b",
+            label=f"nano {stage}",
         )
     dataset, target, rate = _stage_c(stage, of)
     return RunSpec(
@@ -213,6 +221,16 @@ def run_spec(stage: Stage, models: ModelsSpec, of: Recipe) -> RunSpec:
 
 def _world(kind: str, seed: int, count: int) -> Dataset:
     return Dataset(sources=(WeightedSource(WorldSource(kind, seed, count)),), buckets=_WHOLE, cache=_CACHE)
+
+
+def _stage_b(stage: Stage, of: Recipe) -> tuple[Dataset, FullTarget, float]:
+    """Pictures, where it starts and the learning rate of one of Stage B's runs."""
+    if stage == "stage_b":
+        start = FullTarget(part="stage_b", init=INIT, config=of.config)
+        return _world("rich", of.seed + 1, of.pictures_b), start, 1.5e-3
+    rich = WorldSource("rich", of.seed + 10, of.pictures_b)
+    several = WorldSource("several", of.seed + 11, of.pictures_b * 2)
+    return _mixed((rich, 0.4), (several, 0.6)), FullTarget(part="stage_b"), 1e-3
 
 
 def _stage_c(stage: Stage, of: Recipe) -> tuple[Dataset, FullTarget, float]:

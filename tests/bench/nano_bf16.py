@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 PICTURES, CAPTIONS = 64, 100
@@ -91,7 +92,7 @@ def step_error(nano: Any, half: Any, captions: list[str]) -> float:
     ):
         noise = batch_noise(range(count), 0, clean.shape[1:], STAGE_C_NOISE)
         levels = sampling_logsnrs(steps, shift)
-        for now, then in zip(levels[1:-1], levels[2:], strict=True):
+        for now, then in pairwise(levels[1:]):
             x, stepped = noised(clean, noise, now), []
             for each in (nano, half):
                 network: Any = library.part(each, part)  # type: ignore[arg-type]

@@ -34,6 +34,7 @@ TINY = replace(
     steps_several=9,
     steps_threes=9,
     steps_fours=9,
+    steps_small=9,
     batch_pictures=4,
     batch=4,
 )
@@ -56,6 +57,7 @@ def test_every_stage_learns_and_a_second_call_only_reads(tmp_path):
         ("stage_c_several", "3"),
         ("stage_c_threes", "4"),
         ("stage_c_fours", "5"),
+        ("stage_b_small", "6"),
     )
     for stage, folder in stages:
         models = library.models_in(tmp_path / "parts" / "tiny" / folder, name="x")
@@ -114,6 +116,7 @@ def test_recipe_is_whole():
         "stage_c_several",
         "stage_c_threes",
         "stage_c_fours",
+        "stage_b_small",
     ):
         assert 0 < steps_of(stage, quick) < 100 < steps_of(stage, full)
 
