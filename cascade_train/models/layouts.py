@@ -57,6 +57,12 @@ def diffusers_name(key: str) -> str:
     return re.sub(r"^clip_mapper\.", "clip_txt_pooled_mapper.", key)
 
 
+def split_name(module: str) -> str:
+    """The name that a module of diffusers' Stage C has in ComfyUI and, attention fused, in official files."""
+    module = module.replace(".attention.to_out.0", ".attention.attn.out_proj")
+    return re.sub(r"\.attention\.to_([qkv])", r".attention.attn.to_\1", module)
+
+
 def to_native(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """diffusers' tensors of Stage C or B under native names, attention fused."""
     import torch

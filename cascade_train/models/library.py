@@ -16,7 +16,7 @@ from cascade_train.models.finding import MODEL_FOLDERS, OFFICIAL
 from cascade_train.models.geometry import Geometry, geometry
 from cascade_train.models.spec import (
     AUTO,
-    AppliedRun,
+    Applied,
     Captions,
     Compact,
     ModelsSpec,
@@ -254,8 +254,8 @@ def _name(spec: ModelsSpec, file: PartFile) -> tuple[Any, ...]:
 
 
 def _base(
-    spec: ModelsSpec, file: PartFile, runs: Sequence[AppliedRun], device: str
-) -> tuple[owner.Base, Sequence[AppliedRun]]:
+    spec: ModelsSpec, file: PartFile, runs: Sequence[Applied], device: str
+) -> tuple[owner.Base, Sequence[Applied]]:
     """The base of a part, and which of ``runs`` are to be laid over it.
 
     A run that trained all weights leaves nothing of the file's to share: the part as it made it is a base.
@@ -266,7 +266,7 @@ def _base(
     from cascade_train.models.compact import compacted
 
     own = max((number for number, run in enumerate(runs, 1) if applied.kind_of(run) == "full"), default=0)
-    name = (*_name(spec, file), tuple((run.position, run.strength) for run in runs[:own]))
+    name = (*_name(spec, file), tuple(run.key for run in runs[:own]))
 
     def load(where: str) -> nn.Module:
         module = _loaded(spec, file, where)
@@ -290,7 +290,7 @@ def _held(spec: ModelsSpec, part_name: Part, device: str) -> tuple[owner.Base, n
         base, runs = _base(spec, file, _touching(spec, part_name), str(device))
         if not runs:
             return base, base.module
-        key = tuple((run.position, run.strength) for run in runs)
+        key = tuple(run.key for run in runs)
         module = base.twins.pop(key, None)
         if module is None:
             # ordinary tensors, whatever mode the caller is in
@@ -305,7 +305,7 @@ def _held(spec: ModelsSpec, part_name: Part, device: str) -> tuple[owner.Base, n
         return base, module
 
 
-def _touching(spec: ModelsSpec, part_name: Part) -> tuple[AppliedRun, ...]:
+def _touching(spec: ModelsSpec, part_name: Part) -> tuple[Applied, ...]:
     """The applied runs that change ``part_name``; the other parts are shared with the models as they were."""
     if not spec.applied:
         return ()

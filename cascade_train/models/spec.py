@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Union
 
 from cascade_train.digest import digest, local
 
@@ -51,6 +51,57 @@ class AppliedRun:
     checkpoint: str = local()
     again: object = field(default=None, compare=False, repr=False, metadata={"digest": False})
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What is laid over a part: the same key, the same result."""
+        return self.position, self.strength
+
+    @property
+    def where(self) -> str:
+        return self.checkpoint
+
+    def strength_of(self, part: str) -> float:
+        return self.strength
+
+
+@dataclass(frozen=True)
+class FileToken:
+    """A word in a LoRA file: its name and id in the vocabulary, its row in the file, whether it is new, and the
+    ids whose mean the row is added to."""
+
+    name: str
+    id: int
+    row: int
+    new: bool = True
+    start: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class AppliedFile:
+    """A LoRA file laid over the models: its content, how strongly over Stage C and over the text encoder, its
+    words, where it lies, and the parts whose layers it names."""
+
+    content: str
+    strength: float = 1.0
+    text_strength: float = 1.0
+    tokens: tuple[FileToken, ...] = ()
+    path: str = local("")
+    parts: tuple[PartFile, ...] = local(())
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.content, self.strength, self.text_strength, self.tokens
+
+    @property
+    def where(self) -> str:
+        return self.path
+
+    def strength_of(self, part: str) -> float:
+        return self.text_strength if part == "text" else self.strength
+
+
+Applied = Union[AppliedRun, AppliedFile]  # noqa: UP007
+
 
 @dataclass(frozen=True)
 class ModelsSpec:
@@ -59,7 +110,7 @@ class ModelsSpec:
     name: str = local()
     parts: tuple[PartFile, ...] = ()
     precision: Precision = "fp32"
-    applied: tuple[AppliedRun, ...] = ()
+    applied: tuple[Applied, ...] = ()
     compact: Compact = ""
     offload: bool = local(False)
     """Whether these weights stay on the CPU, and come to the device layer by layer."""

@@ -9,6 +9,10 @@
   a list of ``{"name", "new", "id"}`` in the order of the rows;
 - setting ``objective`` where it is not epsilon: what Stage B or C predicts now.
 
+A LoRA file laid over models has the same form, with more in it: a change of full rank is a tensor
+``<part>.<module>.delta``; a magnitude may be one of columns, (1, in); setting ``magnitude`` is ``base`` where
+lengths are those of rows before the change; a token's row may be added to the mean of the rows ``start``.
+
 Imports no torch.
 """
 
@@ -21,13 +25,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cascade_train.errors import CascadeError
 from cascade_train.migrations import read_forward
+from cascade_train.models.loras.state import settings_of, state_of_file
 from cascade_train.models.proof import checked
+from cascade_train.models.spec import Applied, AppliedFile, AppliedRun
 from cascade_train.models.weights import read_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from cascade_train.models.spec import AppliedRun
 
 T = TypeVar("T")
 
@@ -72,13 +76,18 @@ def read_settings(checkpoint: Path) -> tuple[str, dict[str, Any]]:
     return described["kind"], described["settings"]
 
 
-def kind_and_settings(applied: AppliedRun) -> tuple[str, dict[str, Any]]:
-    """`read_settings` of a run that is laid over models; raises as `read_trained` does."""
+def kind_and_settings(applied: Applied) -> tuple[str, dict[str, Any]]:
+    """`read_settings` of a run or a LoRA file that is laid over models; raises as `read_trained` does, or as
+    `loras.fit.fitted`."""
+    if isinstance(applied, AppliedFile):
+        return "lora", settings_of(applied)
     return _or_again(read_settings, applied)
 
 
-def state_of(applied: AppliedRun) -> TrainedState:
-    """What a run that is laid over models has made; raises as `read_trained` does."""
+def state_of(applied: Applied) -> TrainedState:
+    """What a run that is laid over models has made, or a LoRA file holds; raises as `kind_and_settings`."""
+    if isinstance(applied, AppliedFile):
+        return TrainedState("lora", *state_of_file(applied))
     return _or_again(read_trained, applied)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from cascade_train.errors import CascadeError
-from cascade_train.models.layouts import diffusers_name, without_prefix
+from cascade_train.models.layouts import diffusers_name, split_name, without_prefix
 
 
 def pieces(wanted: str) -> list[str]:
@@ -31,7 +31,7 @@ def chosen_layers(layers: Sequence[str], wanted: str) -> list[str]:
     """
     chosen: set[str] = set()
     for piece in pieces(wanted):
-        found = [name for name in layers if piece in name or piece in native_name(name)]
+        found = [name for name in layers if piece in name or piece in split_name(name)]
         if not found:
             near = ", ".join(_near(piece, layers))
             raise CascadeError(
@@ -41,14 +41,6 @@ def chosen_layers(layers: Sequence[str], wanted: str) -> list[str]:
             )
         chosen.update(found)
     return [name for name in layers if name in chosen]
-
-
-def native_name(name: str) -> str:
-    """The name that a module of diffusers' Stage C has in ComfyUI and the reference."""
-    name = name.replace(".attention.to_out.0", ".attention.attn.out_proj")
-    for letter in "qkv":
-        name = name.replace(f".attention.to_{letter}", f".attention.attn.to_{letter}")
-    return name
 
 
 def layers_in(shapes: Mapping[str, Sequence[int]]) -> list[str]:
@@ -77,7 +69,7 @@ def _near(wanted: str, layers: Sequence[str]) -> list[str]:
     parts = {
         piece
         for name in layers
-        for piece in (*native_name(name).split("."), native_name(name))
+        for piece in (*split_name(name).split("."), split_name(name))
         if not piece.isdigit()
     }
     near = difflib.get_close_matches(wanted, sorted(parts), n=5, cutoff=0.4)
