@@ -1,6 +1,6 @@
 """``cascade-train``: finds the command and imports that one alone, so that help and checks start at once.
 
-A command is a module ``cascade_train/commands/NAME.py`` with ``HELP`` (one line),
+A command is a module ``cascade_train/commands/NAME.py`` (a dash is an underscore there) with ``HELP`` (one line),
 ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code).
 """
 
@@ -20,7 +20,10 @@ from cascade_train.commands.printing import printed
 from cascade_train.errors import STOPPED, CascadeError, Interrupted, plain
 from cascade_train.host.leaving import exit_with
 
-COMMANDS = ("run", "validate", "plan", "convert", "inspect", "nodes", "runs", "dataset", "cache", "nano")
+COMMANDS = (
+    *("run", "validate", "plan", "convert", "inspect", "nodes", "runs", "dataset", "cache"),
+    *("convert-lora", "lora", "nano"),
+)
 """In the order of ``cascade-train --help``."""
 
 WRONG = 2
@@ -89,7 +92,7 @@ def _say(text: str, code: int) -> int:
 
 def available() -> list[str]:
     """The commands that this installation has."""
-    return [name for name in COMMANDS if importlib.util.find_spec(f"cascade_train.commands.{name}")]
+    return [name for name in COMMANDS if importlib.util.find_spec(_path(name))]
 
 
 def _parser(wanted: str | None) -> argparse.ArgumentParser:
@@ -110,7 +113,11 @@ def _parser(wanted: str | None) -> argparse.ArgumentParser:
 
 
 def _module(name: str | None) -> ModuleType:
-    return importlib.import_module(f"cascade_train.commands.{name}")
+    return importlib.import_module(_path(str(name)))
+
+
+def _path(name: str) -> str:
+    return f"cascade_train.commands.{name.replace('-', '_')}"
 
 
 def _sentence(text: str) -> str:

@@ -155,8 +155,8 @@ def _fitted(shapes: Shapes, metadata: Mapping[str, str], networks: Sequence[Netw
 
 
 def _refuse(shapes: Shapes, networks: Sequence[Network], lost: Sequence[str], where: str) -> None:
-    theirs, ours = kinds.width(shapes), _width_of(networks)
-    if theirs and ours and theirs != ours:
+    if _of_another_size(shapes, networks):
+        theirs, ours = kinds.width(shapes), max(_widths_of(networks))
         what = f"the LoRA is one of {kinds.size_named(theirs)}, and the models have {kinds.size_named(ours)}"
         raise CascadeError(what, where=where, fix=FIX)
     more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
@@ -166,15 +166,19 @@ def _refuse(shapes: Shapes, networks: Sequence[Network], lost: Sequence[str], wh
     raise CascadeError(what if lost else "the file holds no LoRA of these models", where=where, fix=FIX)
 
 
-def _width_of(networks: Sequence[Network]) -> int:
-    queries = (
+def _widths_of(networks: Sequence[Network]) -> set[int]:
+    return {
         shape[0]
         for each in networks
         if each.part == "stage_c"
         for name, shape in each.shapes.items()
-        if name.endswith("to_q")
-    )
-    return next(queries, 0)
+        if name.endswith(".to_q")
+    }
+
+
+def _of_another_size(shapes: Shapes, networks: Sequence[Network]) -> bool:
+    theirs, ours = kinds.width(shapes), _widths_of(networks)
+    return bool(theirs and ours) and theirs not in ours
 
 
 def _named(shapes: Shapes, networks: Sequence[Network]) -> tuple[list[Entry], list[str]]:
@@ -216,8 +220,7 @@ def _counted(shapes: Shapes, networks: Sequence[Network], where: str) -> list[En
                     Entry("stage_c", layer, {k: f"{stem}weights.{number}.lora_{k}" for k in ("down", "up")})
                     for (number, _), layer in zip(entries, layers)
                 ]
-    theirs, ours = kinds.width(shapes), _width_of(networks)
-    if theirs and ours and theirs != ours:
+    if _of_another_size(shapes, networks):
         _refuse(shapes, networks, [], where)
     raise CascadeError(
         f"the official LoRA's {len(wanted)} layers are not those of any kind of layers of these models",
@@ -269,9 +272,7 @@ def _complete(entry: Entry, shapes: Shapes, networks: Sequence[Network], where: 
             fix="Download the file again",
         )
     for found in _misshapen(entry, shapes, rows, columns, network):
-        fits = kinds.width(shapes)
-        ours = _width_of(networks)
-        if entry.part == "stage_c" and fits and ours and fits != ours:
+        if entry.part == "stage_c" and _of_another_size(shapes, networks):
             _refuse(shapes, networks, [], where)
         raise CascadeError(
             f"'{name}' is for a layer of {found}, which is {rows}×{columns} in these models",

@@ -48,7 +48,7 @@ _TRANSFORMERS = (
     ("Wan or a model of its kind", r"blocks[._]\d+[._](?:self_attn|cross_attn|attn)[._]"),
     (
         "another diffusion transformer",
-        r"(?:^|[._])layers[._]\d+[._](?:attention|self_attn|feed_forward)[._](?!.*text_model)",
+        r"(?:^|[._])layers[._]\d+[._](?:attention|self_attn|feed_forward)[._]",
     ),
 )
 _CASCADE = re.compile(
@@ -88,7 +88,8 @@ def foreign(shapes: Shapes) -> str:
         if level > 1 or any(word in names for word in _STAGE_B) or width(shapes) in (1280, 1152):
             return "a LoRA of Stage B"
         return ""
-    return next((f"a LoRA of {name}" for name, marks in _TRANSFORMERS if re.search(marks, names)), "")
+    others = "\n".join(name for name in shapes if "text_model" not in name)
+    return next((f"a LoRA of {name}" for name, marks in _TRANSFORMERS if re.search(marks, others)), "")
 
 
 def width(shapes: Shapes) -> int:
