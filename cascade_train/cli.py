@@ -1,7 +1,7 @@
 """``cascade-train``: finds the command and imports that one alone, so that help and checks start at once.
 
-A command is a module ``cascade_train/commands/NAME.py`` (a dash is an underscore there) with ``HELP`` (one line),
-``add_arguments(parser)`` and ``run(args) -> int`` (the exit code).
+A command is a module ``cascade_train/commands/NAME.py`` (a dash is an underscore there) with ``HELP`` (one
+line), ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code).
 """
 
 from __future__ import annotations

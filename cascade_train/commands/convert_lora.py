@@ -32,21 +32,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the Stage C that it was trained for; needed for sizes that are not official, and for DoRA",
     )
     parser.add_argument(
-        "--text", type=Path, metavar="FILE", help="the text encoder, for the words of an official LoRA"
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="the text encoder that it was trained for, for its layers and an official LoRA's words",
     )
     parser.add_argument(
         "--word",
         action="append",
         default=[],
         metavar="'[NAME] = EXPRESSION'",
-        help="a new word of an official LoRA, which does not tell it: as it was trained, in order (repeatable)",
+        help="a new word of an official LoRA, which does not tell it: as it was trained, in order "
+        "(repeatable)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
 
 
 def run(args: argparse.Namespace) -> int:
     from cascade_train.commands.told import check_target, tell
-    from cascade_train.jobs.loras import convert
+    from cascade_train.jobs.lora_files import convert
 
     check_target(args.target, args.source)
     written, said = convert(

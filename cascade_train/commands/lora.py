@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layers",
         default="",
         metavar="PARTS",
-        help="only layers with one of these parts of names, as in a training: attn,channelwise (default: all)",
+        help="only layers with one of these in their names, such as attn,channelwise (default: all)",
     )
     resize = actions.add_parser("resize", help="write a LoRA with another rank")
     resize.add_argument("source", type=Path, metavar="IN", help="a LoRA of any known form")
@@ -50,20 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cascade_train.commands.told import check_target, tell
-    from cascade_train.jobs import loras
+    from cascade_train.jobs import lora_files, lora_info
 
     if args.action == "info":
-        return _info(args, loras.described(args.file, args.models))
+        return _info(args, lora_info.described(args.file, args.models))
     if args.action == "merge":
         check_target(args.target, args.model, args.lora)
-        said = loras.merge(args.model, args.lora, args.target, args.strength)
+        said = lora_files.merge(args.model, args.lora, args.target, args.strength)
         return tell(args, [args.target], said, {"strength": args.strength})
     if args.action == "extract":
         check_target(args.target, args.base, args.tuned)
-        made = loras.extract(args.base, args.tuned, args.target, args.rank, layers=args.layers)
+        made = lora_files.extract(args.base, args.tuned, args.target, args.rank, layers=args.layers)
     else:
         check_target(args.target, args.source)
-        made = loras.resize(args.source, args.target, args.rank, stage_c=args.models)
+        made = lora_files.resize(args.source, args.target, args.rank, stage_c=args.models)
     print(f"rank {made.rank}, {made.kept.share:.2%} of the change's energy kept")
     return tell(args, made.files, made.said, {"rank": made.rank, "kept": made.kept.share})
 

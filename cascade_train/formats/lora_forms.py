@@ -46,8 +46,9 @@ def write_form(
 ) -> tuple[Path, ...]:
     """Write ``changes`` to ``path`` in one of `FORMS`; everything that was written, the main thing first.
 
-    peft makes a folder where the name has no ending ``.safetensors``, and else a file with its names. New words
-    become files of their own beside (`formats.lora.write_token`), but for the reference, whose files hold them.
+    peft makes a folder where the name has no ending ``.safetensors``, and else a file with its names. New
+    words become files of their own beside (`formats.lora.write_token`), but for the reference, whose files
+    hold them.
 
     Args:
         weight: needed where a DoRA goes from ComfyUI's formula to another one, or there.
@@ -70,8 +71,7 @@ def write_form(
     rank = max(changes.ranks)
     about |= {"ss_network_dim": str(rank), "ss_network_module": "networks.lora"}
     about |= {"ss_network_alpha": str(max((each.alpha for each in changes.layers.values()), default=rank))}
-    if form == "comfyui":
-        about[OVER_BASE] = "base"
+    about[OVER_BASE] = "base" if form == "comfyui" else "changed"
     write_tensors(path, tensors, metadata=about, check=check)
     return (path, *_words(path, changes, about))
 
@@ -116,7 +116,7 @@ def lengths_ratio(module: str, change: Change, weight: Weight | None) -> Tensor:
     """Lengths of W's rows over those of the changed weight's."""
     if weight is None:
         raise CascadeError(
-            "ComfyUI computes DoRA by another formula than trainers do: to convert one the weights are needed",
+            "ComfyUI computes DoRA by another formula than trainers do: converting one takes the weights",
             fix="Give the Stage C that it was trained for (--models FILE)",
         )
     base = weight(module).float().flatten(1)
@@ -167,7 +167,7 @@ def _peft_tensors(layers: Mapping[str, Change], weight: Weight | None) -> dict[s
             length = change.magnitude
             if change.over_base:
                 length = length.float() / lengths_ratio(module, change, weight)
-            out[f"{module}.lora_magnitude_vector"] = length
+            out[f"{module}.lora_magnitude_vector"] = length.reshape(1, -1, *kernel) if kernel else length
     return out
 
 
@@ -212,11 +212,12 @@ def _peft_folder(
 
 
 def official_tensors(changes: Changes) -> dict[str, Tensor]:
-    """``changes`` as the reference's training code saves them: layers counted in the network's order, q, k and v
-    fused, all of one rank R with scale 1 / R; layers between without a change are zeros.
+    """``changes`` as the reference saves them: layers counted in the network's order, q, k and v fused, all of
+    one rank R with scale 1 / R; layers between without a change are zeros.
 
     Raises:
-        CascadeError: changes of the text encoder's layers, DoRA, changes of full rank, kernels.
+        CascadeError: changes of the text encoder's layers, DoRA, changes of full rank, kernels, or words
+            that are given whole.
     """
     if changes.of("text"):
         raise CascadeError(
@@ -248,13 +249,14 @@ def official_tensors(changes: Changes) -> dict[str, Tensor]:
         )
         out[f"weights.{number}.lora_up"] = torch.cat([up, up.new_zeros(len(up), rank - up.shape[1])], dim=1)
     words = changes.words
+    if words is not None and not words.ids:
+        raise CascadeError(
+            "the reference's LoRAs hold what is added to a word's start, and these words are given whole",
+            fix="Give the text encoder and how each word started (--text, --word)",
+        )
     width = words.rows.shape[1] if words is not None else 1280
-    out["embeddings.embeddings"] = torch.zeros(0, width)
-    out["embeddings.indices"] = torch.zeros(0, dtype=torch.int64)
-    if words is not None:  # an absolute row is one that is added to nothing: a new word that starts as zeros
-        first = 49408
-        ids = words.ids or tuple(range(first, first + len(words.rows)))
-        out["embeddings.embeddings"], out["embeddings.indices"] = words.rows, torch.tensor(ids)
+    out["embeddings.embeddings"] = words.rows if words is not None else torch.zeros(0, width)
+    out["embeddings.indices"] = torch.tensor(words.ids if words is not None else (), dtype=torch.int64)
     return out
 
 
@@ -268,7 +270,7 @@ def _official_change(layer: Layer, layers: Mapping[str, Change], shape: tuple[in
 
 
 def _words(path: Path, changes: Changes, about: Mapping[str, str]) -> tuple[Path, ...]:
-    """New words as embedding files beside ``path``; those of official files are told apart by who converts."""
+    """New words as embedding files beside ``path``."""
     words = changes.words
     if words is None or not words.names:
         return ()

@@ -1,4 +1,5 @@
-"""Laying what a run has trained, or a LoRA file holds, over modules. Imported by model loading, so it knows nothing of training.
+"""Laying what a run has trained, or a LoRA file holds, over modules. Imported by model loading, so it knows
+nothing of training.
 
 Over a twin of a shared part (`lay_over`), where adapters are worked in whenever a layer's weight is read, so
 that nothing of the part is copied; or into the weights of a part that nobody shares (`merged`). Both give the

@@ -66,8 +66,8 @@ class AppliedRun:
 
 @dataclass(frozen=True)
 class FileToken:
-    """A word in a LoRA file: its name and id in the vocabulary, its row in the file, whether it is new, and the
-    ids whose mean the row is added to."""
+    """A word in a LoRA file: its name and id in the vocabulary, its row in the file, whether it is new, and
+    the ids whose mean the row is added to."""
 
     name: str
     id: int

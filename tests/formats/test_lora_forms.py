@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,16 +17,16 @@ from torch import Tensor, nn
 from cascade_train.cli import main
 from cascade_train.errors import CascadeError
 from cascade_train.formats.lora_forms import write_form
-from cascade_train.jobs import loras
-from cascade_train.models import applied, build, library, reading
+from cascade_train.jobs import lora_files, lora_info, loras
+from cascade_train.models import build, library
 from cascade_train.models.layouts import split_name
 from cascade_train.models.loras import fit, kinds
-from cascade_train.models.loras.change import Change, fused, hadamard, kronecker, thirds
+from cascade_train.models.loras.change import Change, fused, kronecker, thirds
 from cascade_train.models.loras.networks import Network, network_from, official
 from cascade_train.models.loras.ranks import nearest, resized
 from cascade_train.models.loras.reading import Changes, read
 from cascade_train.models.loras.state import networks_of
-from cascade_train.models.spec import ModelsSpec, PartFile
+from cascade_train.models.spec import ModelsSpec
 from cascade_train.models.weights import read_header, read_tensors, write_tensors
 
 LAYOUTS = Path(__file__).parent.parent / "models" / "layouts"
@@ -49,7 +48,9 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 0.3
 
 
-def plain_lora(network: Network, chosen: str = "attention", rank: int = RANK, alpha: float = ALPHA) -> Changes:
+def plain_lora(
+    network: Network, chosen: str = "attention", rank: int = RANK, alpha: float = ALPHA
+) -> Changes:
     """A LoRA of the layers whose names hold ``chosen``."""
     layers = {}
     for number, (module, shape) in enumerate(network.shapes.items()):
@@ -94,7 +95,11 @@ def same(one: Changes, two: Changes, within: float = 1e-6) -> None:
         ("SDXL", ["lora_te2_text_model_encoder_layers_0_mlp_fc1.lora_down.weight"], [16, 1280]),
         ("Stage B", ["lora_unet_down_blocks_2_2_attention_attn_to_q.lora_up.weight"], [1280, 16]),
         ("Stage B", ["lora_unet_down_blocks_2_0_channelwise_0.lora_down.weight"], [16, 1280]),
-        ("Stage C", ["down_blocks.0.0.depthwise.weight", "clip_txt_mapper.weight", "clf.1.weight"], [2048, 1]),
+        (
+            "Stage C",
+            ["down_blocks.0.0.depthwise.weight", "clip_txt_mapper.weight", "clf.1.weight"],
+            [2048, 1],
+        ),
     ],
 )
 def test_a_lora_of_another_model_is_refused_by_what_it_is(
@@ -117,14 +122,16 @@ def test_a_lora_of_the_other_size_is_refused_by_its_size(tmp_path: Path, network
     with pytest.raises(CascadeError, match=r"one of the 3\.6B Stage C, and the models have"):
         fit.fitted(path, networks)
     assert fit.fitted(path, official("3.6B")).form == kinds.KOHYA
-    assert loras.described(path)["for"] == "the 3.6B Stage C"
+    assert lora_info.described(path)["for"] == "the 3.6B Stage C"
 
 
 def test_leftovers_are_counted_and_named(tmp_path: Path, networks: Any, stage_c: Path) -> None:
     path = tmp_path / "mine.safetensors"
     write_form(path, plain_lora(networks[0]), "kohya")
     tensors = read_tensors(path)
-    write_tensors(path, {**tensors, "lora_unet_down_blocks_0_99_channelwise_0.lora_down.weight": torch.zeros(1, 4)})
+    write_tensors(
+        path, {**tensors, "lora_unet_down_blocks_0_99_channelwise_0.lora_down.weight": torch.zeros(1, 4)}
+    )
     with pytest.raises(CascadeError, match=rf"1 of its {len(tensors) + 1} tensors .*down_blocks_0_99"):
         fit.fitted(path, networks)
     stem = "lora_unet_down_blocks_0_2_attention_attn_to_q"
@@ -133,8 +140,11 @@ def test_leftovers_are_counted_and_named(tmp_path: Path, networks: Any, stage_c:
         fit.fitted(path, networks)
     write_tensors(path, {**tensors, f"{stem}.diff_b": torch.zeros(8)})
     assert fit.fitted(path, networks).unused == (f"{stem}.diff_b",)
-    assert loras.described(path, stage_c)["unused"] == [f"{stem}.diff_b"]
-    write_tensors(path, {**tensors, f"{stem}.lora_up.weight": torch.full_like(tensors[f"{stem}.lora_up.weight"], torch.nan)})
+    assert lora_info.described(path, stage_c)["unused"] == [f"{stem}.diff_b"]
+    write_tensors(
+        path,
+        {**tensors, f"{stem}.lora_up.weight": torch.full_like(tensors[f"{stem}.lora_up.weight"], torch.nan)},
+    )
     with pytest.raises(CascadeError, match="not numbers"):
         read(path, networks)
 
@@ -172,24 +182,30 @@ def onetrainer(part: str, module: str) -> str:
 
 FORMS: dict[str, tuple[Any, str, str, bool]] = {
     kinds.OLD_ONETRAINER: (
-        lambda part, module: ("lora_prior_te_" if part == "text" else "lora_prior_unet_")
-        + (module if part == "text" else split_name(module)).replace(".", "_"),
+        lambda part, module: (
+            ("lora_prior_te_" if part == "text" else "lora_prior_unet_")
+            + (module if part == "text" else split_name(module)).replace(".", "_")
+        ),
         ".lora_down.weight",
         ".lora_up.weight",
         True,
     ),
     kinds.KOHYA: (
-        lambda part, module: ("lora_te_" if part == "text" else "lora_unet_")
-        + (module if part == "text" else split_name(module)).replace(".", "_"),
+        lambda part, module: (
+            ("lora_te_" if part == "text" else "lora_unet_")
+            + (module if part == "text" else split_name(module)).replace(".", "_")
+        ),
         ".lora_down.weight",
         ".lora_up.weight",
         True,
     ),
     kinds.ONETRAINER: (onetrainer, ".lora_A.weight", ".lora_B.weight", True),
     kinds.COMFYUI: (
-        lambda part, module: "text_encoders.clip_g.transformer." + module
-        if part == "text"
-        else "diffusion_model." + split_name(module),
+        lambda part, module: (
+            "text_encoders.clip_g.transformer." + module
+            if part == "text"
+            else "diffusion_model." + split_name(module)
+        ),
         ".lora_A.weight",
         ".lora_B.weight",
         True,
@@ -243,7 +259,9 @@ class Block(nn.Module):
         width = shapes[f"{at[2]}.attention.to_q"][0]
         res, time, attend = nn.Module(), nn.Module(), nn.Module()
         res.depthwise = nn.Conv2d(width, width, 3, groups=width)
-        res.channelwise = nn.Sequential(nn.Linear(c[1], c[0]), nn.GELU(), nn.Identity(), nn.Identity(), nn.Linear(c[0], width))
+        res.channelwise = nn.Sequential(
+            nn.Linear(c[1], c[0]), nn.GELU(), nn.Identity(), nn.Identity(), nn.Linear(c[0], width)
+        )
         for name in ("mapper", "mapper_sca", "mapper_crp"):
             if f"{at[1]}.{name}" in shapes:
                 setattr(time, name, nn.Linear(*shapes[f"{at[1]}.{name}"][::-1]))
@@ -254,9 +272,11 @@ class Block(nn.Module):
             self.add_module(str(int(index) + number), each)
 
 
-def as_the_reference_does(network: Network, filters: list[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """(the file, the change by native weight) of the reference's LoRA on blocks of ``network``'s sizes: torch's own
-    parametrisations and order of modules."""
+def as_the_reference_does(
+    network: Network, filters: list[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """(the file, the change by native weight) of the reference's LoRA on blocks of ``network``'s sizes: by
+    torch's own parametrisations and order of modules."""
     from torch.nn.utils import parametrize
 
     shapes = dict(network.shapes)
@@ -264,7 +284,11 @@ def as_the_reference_does(network: Network, filters: list[str]) -> tuple[dict[st
     for side in ("down_blocks", "up_blocks"):
         levels = nn.Module()
         root.add_module(side, levels)
-        stems = [name.removesuffix(".depthwise") for name in shapes if name.startswith(side) and name.endswith(".depthwise")]
+        stems = [
+            name.removesuffix(".depthwise")
+            for name in shapes
+            if name.startswith(side) and name.endswith(".depthwise")
+        ]
         for stem in stems:
             level = stem.split(".")[1]
             if level not in dict(levels.named_children()):
@@ -276,7 +300,9 @@ def as_the_reference_does(network: Network, filters: list[str]) -> tuple[dict[st
         if any(piece in name for piece in filters):
             for weight in ("weight", "in_proj_weight"):
                 if isinstance(getattr(module, weight, None), nn.Parameter):
-                    parametrize.register_parametrization(module, weight, Reference(getattr(module, weight), RANK))
+                    parametrize.register_parametrization(
+                        module, weight, Reference(getattr(module, weight), RANK)
+                    )
                     break
     found = [module for module in root.modules() if isinstance(module, Reference)]
     file = {}
@@ -292,13 +318,18 @@ def as_the_reference_does(network: Network, filters: list[str]) -> tuple[dict[st
     return file, changed
 
 
-@pytest.mark.parametrize("filters", [[".attn"], [".attn", "channelwise"], [".attn", "depthwise", "kv_mapper"]])
+@pytest.mark.parametrize(
+    "filters", [[".attn"], [".attn", "channelwise"], [".attn", "depthwise", "kv_mapper"]]
+)
 def test_an_official_lora_counts_layers_in_the_references_order(
     tmp_path: Path, networks: Any, filters: list[str]
 ) -> None:
     file, changed = as_the_reference_does(networks[0], filters)
     path = tmp_path / "official.safetensors"
-    write_tensors(path, {**file, "embeddings.embeddings": torch.zeros(0, 32), "embeddings.indices": torch.zeros(0).long()})
+    write_tensors(
+        path,
+        {**file, "embeddings.embeddings": torch.zeros(0, 32), "embeddings.indices": torch.zeros(0).long()},
+    )
     back = read(path, networks)
     assert back.form == "official"
     seen = 0
@@ -342,7 +373,9 @@ def test_a_fused_attention_splits_exactly_and_back() -> None:
     ],
 )
 def test_a_kronecker_product_is_a_lora_where_it_has_a_rank(one: list[str], two: list[str], rank: int) -> None:
-    first, second = ([drawn(*map(int, each.split(",")), seed=n) for n, each in enumerate(s)] for s in (one, two))
+    first, second = (
+        [drawn(*map(int, each.split(",")), seed=n) for n, each in enumerate(s)] for s in (one, two)
+    )
     made = kronecker(first, second, 3.0)
     whole = torch.kron(*(each[0] if len(each) == 1 else each[0] @ each[1] for each in (first, second)))
     dim = second[1].shape[0] if len(second) == 2 else None
@@ -351,7 +384,9 @@ def test_a_kronecker_product_is_a_lora_where_it_has_a_rank(one: list[str], two: 
 
 
 def lycoris() -> Any:
-    return pytest.importorskip("lycoris.modules", reason="lycoris-lora is not installed: pip install lycoris-lora")
+    return pytest.importorskip(
+        "lycoris.modules", reason="lycoris-lora is not installed: pip install lycoris-lora"
+    )
 
 
 @pytest.mark.parametrize(
@@ -366,7 +401,9 @@ def lycoris() -> Any:
         ("LohaModule", {"lora_dim": 2, "weight_decompose": True, "wd_on_out": False}),
     ],
 )
-def test_lycoris_computes_the_same_weight(tmp_path: Path, tiny: ModelsSpec, kind: str, options: dict[str, Any]) -> None:
+def test_lycoris_computes_the_same_weight(
+    tmp_path: Path, tiny: ModelsSpec, kind: str, options: dict[str, Any]
+) -> None:
     """SimpleTuner's files, made by the library that it trains with: the weight is the library's own."""
     module = getattr(lycoris(), kind)
     network: Any = library.part(tiny, "stage_c")
@@ -383,7 +420,11 @@ def test_lycoris_computes_the_same_weight(tmp_path: Path, tiny: ModelsSpec, kind
     theirs.eval()
     with torch.no_grad():  # what it trained with; the library's own merging applies alpha / rank twice
         wanted = (theirs(torch.eye(layer.in_features)) - layer.bias).t()
-    saved = {f"lycoris_down_blocks_0_2_attention_to_q.{key}": value for key, value in theirs.state_dict().items() if "org" not in key}
+    saved = {
+        f"lycoris_down_blocks_0_2_attention_to_q.{key}": value
+        for key, value in theirs.state_dict().items()
+        if "org" not in key
+    }
     path = tmp_path / "simpletuner.safetensors"
     write_tensors(path, saved)
     found = read(path, networks_of(tiny))
@@ -410,7 +451,11 @@ def test_strength_goes_from_the_plain_weight_to_a_dora(tmp_path: Path, tiny: Mod
         made = Changes({("stage_c", name): replace(change, magnitude=length)}, (c,), metadata={})
         path = tmp_path / f"dora{dim}.safetensors"
         write_form(path, made, "kohya")
-        dora = length.view(-1, 1) * whole / whole.norm(dim=1, keepdim=True) if dim else length * whole / whole.norm(dim=0)
+        dora = (
+            length.view(-1, 1) * whole / whole.norm(dim=1, keepdim=True)
+            if dim
+            else length * whole / whole.norm(dim=0)
+        )
         for strength in (0.4, 1.0, -1.5):
             laid = loras.apply_file(tiny, path, strength, 0.0, "", host())
             ours = library.part(laid, "stage_c").get_submodule(name).weight
@@ -427,9 +472,14 @@ def test_a_round_trip_through_two_forms_keeps_every_layers_output(
     tmp_path: Path, networks: Any, stage_c: Path, first: str, second: str
 ) -> None:
     made = plain_lora(networks[0])
-    one, two = (tmp_path / name if "folder" in form else tmp_path / f"{name}.safetensors" for name, form in (("a", first), ("b", second)))
+    one, two = (
+        tmp_path / name if "folder" in form else tmp_path / f"{name}.safetensors"
+        for name, form in (("a", first), ("b", second))
+    )
     write_form(one, made, first.split()[0])
-    assert main(["convert-lora", str(one), str(two), "--to", second.split()[0], "--models", str(stage_c)]) == 0
+    assert (
+        main(["convert-lora", str(one), str(two), "--to", second.split()[0], "--models", str(stage_c)]) == 0
+    )
     back = read(two, networks)
     same(made, back)
     x = drawn(4, 512)
@@ -447,17 +497,26 @@ def test_a_dora_keeps_its_weights_through_every_form_that_has_it(
 ) -> None:
     c = networks_of(tiny)[0]
     made = plain_lora(c)
-    layers = {place: replace(each, magnitude=drawn(len(each.up)).abs() + 0.5) for place, each in made.layers.items()}  # type: ignore[arg-type]
+    layers = {
+        place: replace(each, magnitude=drawn(len(each.up)).abs() + 0.5) for place, each in made.layers.items()
+    }  # type: ignore[arg-type]
     made = replace(made, layers=layers)
-    one, two = (tmp_path / name if "folder" in form else tmp_path / f"{name}.safetensors" for name, form in (("a", first), ("b", second)))
-    write_form(one, made, first.split()[0], weight=loras.weight_in(stage_c))
-    assert main(["convert-lora", str(one), str(two), "--to", second.split()[0], "--models", str(stage_c)]) == 0
+    one, two = (
+        tmp_path / name if "folder" in form else tmp_path / f"{name}.safetensors"
+        for name, form in (("a", first), ("b", second))
+    )
+    write_form(one, made, first.split()[0], weight=lora_files.weight_in(stage_c))
+    assert (
+        main(["convert-lora", str(one), str(two), "--to", second.split()[0], "--models", str(stage_c)]) == 0
+    )
     laid = [loras.apply_file(tiny, path, 0.7, 0.0, "", host()) for path in (one, two)]
     unets = [library.part(each, "stage_c") for each in laid]
     plain = library.part(tiny, "stage_c")
     for _, name in made.layers:
         a, b = (unet.get_submodule(name).weight for unet in unets)
-        assert torch.allclose(a, b, atol=1e-5) and not torch.allclose(a, plain.get_submodule(name).weight, atol=1e-2)
+        assert torch.allclose(a, b, atol=1e-5) and not torch.allclose(
+            a, plain.get_submodule(name).weight, atol=1e-2
+        )
 
 
 def test_a_form_that_cannot_hold_a_change_says_so(
@@ -519,14 +578,18 @@ def test_merging_and_extracting_are_each_others_way_back(
     assert "are equal" in capsys.readouterr().err
 
 
-def test_resizing_keeps_the_nearest_change_and_says_how_much(tmp_path: Path, networks: Any, stage_c: Path) -> None:
+def test_resizing_keeps_the_nearest_change_and_says_how_much(
+    tmp_path: Path, networks: Any, stage_c: Path
+) -> None:
     change = Change(6.0, down=drawn(6, 40), up=drawn(30, 6, seed=1))
     values = torch.linalg.svdvals(change.delta())
     made, kept = resized(change, 2)
     assert made.rank == 2 and made.alpha == 2
     assert kept.share == pytest.approx(float(values[:2].square().sum() / values.square().sum()), rel=1e-5)
     error = torch.linalg.matrix_norm(made.delta() - change.delta())
-    assert error == pytest.approx(float(values[2:].square().sum().sqrt()), rel=1e-4), "Eckart and Young's bound"
+    assert error == pytest.approx(float(values[2:].square().sum().sqrt()), rel=1e-4), (
+        "Eckart and Young's bound"
+    )
     whole, all_of_it = resized(change, 64)
     assert all_of_it.share == pytest.approx(1.0) and torch.allclose(whole.delta(), change.delta(), atol=1e-5)
     large = drawn(1100, 8) @ drawn(8, 1200, seed=5)

@@ -17,14 +17,14 @@ from cascade_train.errors import CascadeError
 from cascade_train.models import header, reading
 from cascade_train.models.layouts import Shapes
 from cascade_train.models.loras import kinds
-from cascade_train.models.loras.networks import SIZES, Layer, Network, network_from, nano_file, official
+from cascade_train.models.loras.networks import SIZES, Layer, Network, nano_file, network_from, official
 from cascade_train.models.spec import Part
 
 FIX = "Choose a LoRA that was trained for these models"
 
 
 @dataclass(frozen=True)
-class Entry:
+class LayerKeys:
     """A layer that a file changes: its part and modules, and the file's tensors by what they are
     (`kinds.ENDINGS`)."""
 
@@ -43,7 +43,7 @@ class Fit:
 
     form: str
     kind: str
-    entries: tuple[Entry, ...]
+    entries: tuple[LayerKeys, ...]
     unused: tuple[str, ...]
     embeddings: Mapping[str, str]
 
@@ -181,7 +181,7 @@ def _of_another_size(shapes: Shapes, networks: Sequence[Network]) -> bool:
     return bool(theirs and ours) and theirs not in ours
 
 
-def _named(shapes: Shapes, networks: Sequence[Network]) -> tuple[list[Entry], list[str]]:
+def _named(shapes: Shapes, networks: Sequence[Network]) -> tuple[list[LayerKeys], list[str]]:
     """The layers by their names in the file, and the keys that no network has a layer for."""
     found: dict[tuple[Part, Layer], dict[str, str]] = {}
     lost = []
@@ -193,10 +193,10 @@ def _named(shapes: Shapes, networks: Sequence[Network]) -> tuple[list[Entry], li
             lost.append(key)
             continue
         found.setdefault(place, {})[kind] = key
-    return [Entry(part, layer, keys) for (part, layer), keys in found.items()], lost
+    return [LayerKeys(part, layer, keys) for (part, layer), keys in found.items()], lost
 
 
-def _counted(shapes: Shapes, networks: Sequence[Network], where: str) -> list[Entry]:
+def _counted(shapes: Shapes, networks: Sequence[Network], where: str) -> list[LayerKeys]:
     """The layers of an official file, which counts them in the network's order: those kinds of layers are
     meant whose shapes come in just this order, of several such choices the one with the fewest kinds."""
     entries = kinds.official_entries(shapes)
@@ -217,7 +217,9 @@ def _counted(shapes: Shapes, networks: Sequence[Network], where: str) -> list[En
             layers = [layer for layer in order if kind_of_layer(layer[0]) in chosen]
             if [_official_size(network, layer) for layer in layers] == wanted:
                 return [
-                    Entry("stage_c", layer, {k: f"{stem}weights.{number}.lora_{k}" for k in ("down", "up")})
+                    LayerKeys(
+                        "stage_c", layer, {k: f"{stem}weights.{number}.lora_{k}" for k in ("down", "up")}
+                    )
                     for (number, _), layer in zip(entries, layers)
                 ]
     if _of_another_size(shapes, networks):
@@ -252,7 +254,7 @@ def _embeddings(shapes: Shapes) -> dict[str, str]:
     return found
 
 
-def _complete(entry: Entry, shapes: Shapes, networks: Sequence[Network], where: str) -> None:
+def _complete(entry: LayerKeys, shapes: Shapes, networks: Sequence[Network], where: str) -> None:
     """Raises a CascadeError where a layer's tensors lack one, or have other sizes than its weight."""
     keys = entry.keys
     name = kinds.split(next(iter(keys.values())))[0]
@@ -281,7 +283,7 @@ def _complete(entry: Entry, shapes: Shapes, networks: Sequence[Network], where: 
         )
 
 
-def _misshapen(entry: Entry, shapes: Shapes, rows: int, columns: int, network: Network) -> Iterator[str]:
+def _misshapen(entry: LayerKeys, shapes: Shapes, rows: int, columns: int, network: Network) -> Iterator[str]:
     def size(kind: str) -> tuple[int, int]:
         shape = shapes[entry.keys[kind]]
         flat = 1
@@ -314,8 +316,8 @@ def _misshapen(entry: Entry, shapes: Shapes, rows: int, columns: int, network: N
 
 @dataclass(frozen=True)
 class Alphas:
-    """The alphas of a file whose tensors hold none: ``alpha`` of all layers, ``own`` of some by a piece of their
-    name; None: alpha is the rank. ``rooted``: the strength is alpha over the rank's square root."""
+    """The alphas of a file whose tensors hold none: ``alpha`` of all layers, ``own`` of some by the end of
+    their name; None: alpha is the rank. ``rooted``: the strength is alpha over the rank's square root."""
 
     alpha: float | None = None
     own: Mapping[str, float] = field(default_factory=dict)
@@ -323,7 +325,7 @@ class Alphas:
 
     def of(self, name: str, rank: int) -> float:
         """The alpha whose quotient by ``rank`` is the strength of the layer called ``name``."""
-        own = [value for piece, value in self.own.items() if re.search(rf"(?:^|\.){piece}$", name)]
+        own = [value for ending, value in self.own.items() if f".{name}".endswith(f".{ending}")]
         alpha = own[0] if own else self.alpha
         if alpha is None:
             return float(rank)
@@ -340,10 +342,11 @@ def alphas(path: Path) -> Alphas:
         config = path / "adapter_config.json"
         try:
             found = json.loads(config.read_text(encoding="utf-8"))
-            pattern = {str(name): float(value) for name, value in (found.get("alpha_pattern") or {}).items()}
-            return Alphas(float(found["lora_alpha"]), pattern, bool(found.get("use_rslora")))
+            own = {str(name): float(value) for name, value in (found.get("alpha_pattern") or {}).items()}
+            told = Alphas(float(found["lora_alpha"]), _endings(own, config), bool(found.get("use_rslora")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CascadeError(f"adapter_config.json cannot be read ({error})", where=str(config)) from None
+        return told
     shapes, metadata = header_of(path)
     if kinds.official_entries(shapes):
         return Alphas(1.0)
@@ -353,3 +356,16 @@ def alphas(path: Path) -> Alphas:
     except (ValueError, AttributeError, TypeError):
         found = []
     return Alphas(found[0] if len(set(found)) == 1 else None)
+
+
+def _endings(own: Mapping[str, float], where: Path) -> dict[str, float]:
+    """peft takes expressions here; names and their ends are what it writes."""
+    bare = {name.removeprefix("^").removesuffix("$").replace("\\.", "."): own[name] for name in own}
+    odd = next((name for name in bare if not re.fullmatch(r"[\w.]+", name)), None)
+    if odd is not None:
+        raise CascadeError(
+            f"the expression '{odd}' in alpha_pattern is not followed",
+            where=str(where),
+            fix="Write the name of each layer with its alpha",
+        )
+    return bare

@@ -63,7 +63,7 @@ class Network:
         return out
 
     def layer(self, name: str) -> Layer:
-        """The modules that ``name``, a key of a file without its ending, stands for; () where there are none."""
+        """The modules that ``name``, a key of a file without its ending, stands for; () where none does."""
         while True:
             if name in self._names:
                 return self._names[name]

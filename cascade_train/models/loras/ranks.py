@@ -19,7 +19,7 @@ EXACT = 1024
 
 
 @dataclass(frozen=True)
-class Kept:
+class EnergyKept:
     """Of changes brought to another rank: the squared norms before, and of what is left."""
 
     before: float = 0.0
@@ -30,12 +30,12 @@ class Kept:
         """From 0 to 1: how much of the changes' energy (squared norm) is kept."""
         return min(1.0, self.after / self.before) if self.before else 1.0
 
-    def joined(self, other: Kept) -> Kept:
-        return Kept(self.before + other.before, self.after + other.after)
+    def joined(self, other: EnergyKept) -> EnergyKept:
+        return EnergyKept(self.before + other.before, self.after + other.after)
 
 
-def resized(change: Change, rank: int) -> tuple[Change, Kept]:
-    """The change of at most ``rank`` nearest to ``change``; its alpha is its rank. A magnitude stays as it is.
+def resized(change: Change, rank: int) -> tuple[Change, EnergyKept]:
+    """The change of at most ``rank`` nearest to ``change``; its alpha is its rank. A magnitude stays.
 
     Exact for a LoRA: its factors are brought to an orthogonal form first, so that the product is never made.
     """
@@ -54,10 +54,10 @@ def resized(change: Change, rank: int) -> tuple[Change, Kept]:
         up=up @ left[:, :cut] * root,
         down=(root[:, None] * right[:cut] @ down.t()).reshape(cut, *change.down.shape[1:]),
     )
-    return made, Kept(float(values.square().sum()), float(values[:cut].square().sum()))
+    return made, EnergyKept(float(values.square().sum()), float(values[:cut].square().sum()))
 
 
-def nearest(matrix: Tensor, rank: int, shape: Sequence[int]) -> tuple[Change, Kept]:
+def nearest(matrix: Tensor, rank: int, shape: Sequence[int]) -> tuple[Change, EnergyKept]:
     """The change of at most ``rank`` nearest to ``matrix`` (out, in·…); ``shape`` is that of its columns."""
     small = min(matrix.shape)
     cut = min(rank, small)
@@ -72,4 +72,4 @@ def nearest(matrix: Tensor, rank: int, shape: Sequence[int]) -> tuple[Change, Ke
     made = Change(
         float(cut), up=left[:, :cut] * root, down=(root[:, None] * right[:cut]).reshape(cut, *shape)
     )
-    return made, Kept(float(matrix.square().sum()), float(values[:cut].square().sum()))
+    return made, EnergyKept(float(matrix.square().sum()), float(values[:cut].square().sum()))

@@ -14,8 +14,8 @@ from cascade_train.errors import CascadeError
 from cascade_train.models.loras.change import Change, hadamard, kronecker, thirds, tucker
 from cascade_train.models.loras.fit import (
     Alphas,
-    Entry,
     Fit,
+    LayerKeys,
     alphas,
     fitted,
     guessed,
@@ -68,8 +68,8 @@ class Changes:
 
 
 def read(path: Path, networks: Sequence[Network] | None = None) -> Changes:
-    """The LoRA at ``path``, a file or a folder that peft saved, for ``networks`` or for the known ones that it
-    fits.
+    """The LoRA at ``path``, a file or a folder that peft saved, for ``networks`` or for the known ones that
+    it fits.
 
     Raises:
         CascadeError: it is another model's, a tensor has no place, or values are not finite.
@@ -106,7 +106,7 @@ def over_base(metadata: Mapping[str, str]) -> bool:
 
 
 def _change(
-    entry: Entry,
+    entry: LayerKeys,
     tensors: Mapping[str, Tensor],
     told: Alphas,
     over: bool,
@@ -136,13 +136,14 @@ def _change(
     if "magnitude" not in has:
         return change
     length = has["magnitude"]
-    by_rows = length.dim() == 1 or length.shape[0] == rows
+    of_peft = "lora_magnitude_vector" in entry.keys["magnitude"]  # of a kernel's layer it is (1, out, 1, 1)
+    by_rows = of_peft or length.dim() == 1 or length.shape[0] == rows
     over = over and by_rows and entry.keys["magnitude"].endswith(".dora_scale")
     return replace(change, magnitude=length.flatten() if by_rows else length.flatten(1), over_base=over)
 
 
 def _plain(
-    entry: Entry, down: Tensor, up: Tensor, alpha: float | None, told: Alphas, kernel: Sequence[int]
+    entry: LayerKeys, down: Tensor, up: Tensor, alpha: float | None, told: Alphas, kernel: Sequence[int]
 ) -> Change:
     rank = down.shape[0]
     if entry.keys["down"].endswith(".lora_down") and kernel and down.dim() == 2:
