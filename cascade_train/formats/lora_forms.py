@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +22,8 @@ from cascade_train.models.layouts import split_name
 from cascade_train.models.loras.change import Change, fused
 from cascade_train.models.loras.fit import kind_of_layer
 from cascade_train.models.loras.networks import Layer
-from cascade_train.models.loras.reading import OVER_BASE, Changes
+from cascade_train.models.loras.reading import OVER_BASE, Changes, Module
+from cascade_train.models.spec import Part
 from cascade_train.models.weights import write_tensors
 
 FORMS = ("comfyui", "kohya", "peft", "official")
@@ -31,8 +31,10 @@ TEXT_PREFIX = "lora_te_"
 TEXT_PROJECTION = "lora_prior_te_text_projection"
 """What ComfyUI calls the text encoder's projection; there is no shorter name for it."""
 
-Weight = Callable[[str], Tensor]
-"""The weight of a module of Stage C by name."""
+_PEFT_PREFIXES: Mapping[Part, str] = {"stage_c": "prior.", "text": "text_encoder."}
+
+Weight = Callable[[Part, str], Tensor]
+"""The weight of a module of a part by name."""
 
 
 def write_form(
@@ -94,32 +96,32 @@ def named_tensors(changes: Changes, form: str, weight: Weight | None = None) -> 
             out[f"{stem}.alpha"] = torch.tensor(change.alpha)
         if change.magnitude is not None:
             shape = changes.network(part).shapes[module]
-            out[f"{stem}.dora_scale"] = _magnitude(module, change, form == "comfyui", weight, shape)
+            out[f"{stem}.dora_scale"] = _magnitude((part, module), change, form == "comfyui", weight, shape)
     return out
 
 
 def _magnitude(
-    module: str, change: Change, over_base: bool, weight: Weight | None, shape: Layer | Any
+    place: Module, change: Change, over_base: bool, weight: Weight | None, shape: tuple[int, ...]
 ) -> Tensor:
     """``dora_scale`` for ComfyUI (``over_base``), or as trainers define it."""
     assert change.magnitude is not None
     length = change.magnitude
     if length.dim() == 1 and change.over_base != over_base:
-        length = length.float() * lengths_ratio(module, change, weight) ** (1 if over_base else -1)
+        length = length.float() * lengths_ratio(place, change, weight) ** (1 if over_base else -1)
     tail = (1,) * (len(shape) - 2)
     if length.dim() == 1:
         return length.reshape(-1, 1, *tail)
     return length.reshape(1, -1, *tail) if length.numel() == shape[1] else length.reshape(1, *shape[1:])
 
 
-def lengths_ratio(module: str, change: Change, weight: Weight | None) -> Tensor:
+def lengths_ratio(place: Module, change: Change, weight: Weight | None) -> Tensor:
     """Lengths of W's rows over those of the changed weight's."""
     if weight is None:
         raise CascadeError(
             "ComfyUI computes DoRA by another formula than trainers do: converting one takes the weights",
             fix="Give the Stage C that it was trained for (--models FILE)",
         )
-    base = weight(module).float().flatten(1)
+    base = weight(*place).float().flatten(1)
     return base.norm(dim=1) / (base + change.delta()).norm(dim=1)
 
 
@@ -133,9 +135,9 @@ def _peft(
             fix="Give it a rank first: cascade-train lora resize FILE OUT --rank 64",
         )
     if path.suffix == ".safetensors":
-        tensors = {}
-        for part, prefix in (("stage_c", "prior."), ("text", "text_encoder.")):
-            own = _peft_tensors(changes.of(part), weight)  # type: ignore[arg-type]
+        tensors: dict[str, Tensor] = {}
+        for part, prefix in _PEFT_PREFIXES.items():
+            own = _peft_tensors(part, changes.of(part), weight)
             tensors |= {prefix + name: value for name, value in own.items()}
         alphas = {change.alpha / change.rank for change in changes.layers.values()}
         if alphas - {1.0}:  # such a file has no place for alpha that all readers know
@@ -143,15 +145,15 @@ def _peft(
         write_tensors(path, tensors, metadata=about, check=check)
         return (path,)
     written = []
-    for part, folder in (("stage_c", path), ("text", path.with_name(path.name + "-text"))):
-        own = changes.of(part)  # type: ignore[arg-type]
-        if own:
-            _peft_folder(folder, own, weight, about, check)
+    for part, folder in zip(_PEFT_PREFIXES, (path, path.with_name(path.name + "-text"))):
+        layers = changes.of(part)
+        if layers:
+            _peft_folder(folder, part, layers, weight, about, check)
             written.append(folder)
     return tuple(written)
 
 
-def _peft_tensors(layers: Mapping[str, Change], weight: Weight | None) -> dict[str, Tensor]:
+def _peft_tensors(part: Part, layers: Mapping[str, Change], weight: Weight | None) -> dict[str, Tensor]:
     out: dict[str, Tensor] = {}
     for module, change in layers.items():
         assert change.down is not None and change.up is not None
@@ -166,7 +168,7 @@ def _peft_tensors(layers: Mapping[str, Change], weight: Weight | None) -> dict[s
                 )
             length = change.magnitude
             if change.over_base:
-                length = length.float() / lengths_ratio(module, change, weight)
+                length = length.float() / lengths_ratio((part, module), change, weight)
             out[f"{module}.lora_magnitude_vector"] = length.reshape(1, -1, *kernel) if kernel else length
     return out
 
@@ -174,13 +176,14 @@ def _peft_tensors(layers: Mapping[str, Change], weight: Weight | None) -> dict[s
 def _folded(changes: Changes, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     out = dict(tensors)
     for (part, module), change in changes.layers.items():
-        name = ("prior." if part == "stage_c" else "text_encoder.") + f"{module}.lora_B.weight"
+        name = f"{_PEFT_PREFIXES[part]}{module}.lora_B.weight"
         out[name] = out[name].float() * change.scale
     return out
 
 
 def _peft_folder(
     folder: Path,
+    part: Part,
     layers: Mapping[str, Change],
     weight: Weight | None,
     about: Mapping[str, str],
@@ -189,7 +192,9 @@ def _peft_folder(
     if folder.exists() and not folder.is_dir():
         raise CascadeError(f"{folder.name} is a file", where=str(folder), fix="Choose another name")
     first = next(iter(layers.values()))
-    tensors = {f"base_model.model.{name}": value for name, value in _peft_tensors(layers, weight).items()}
+    tensors = {
+        f"base_model.model.{name}": value for name, value in _peft_tensors(part, layers, weight).items()
+    }
     write_tensors(folder / "adapter_model.safetensors", tensors, metadata=about, check=check)
     config = {
         "peft_type": "LORA",
@@ -212,8 +217,8 @@ def _peft_folder(
 
 
 def official_tensors(changes: Changes) -> dict[str, Tensor]:
-    """``changes`` as the reference saves them: layers counted in the network's order, q, k and v fused, all of
-    one rank R with scale 1 / R; layers between without a change are zeros.
+    """``changes`` as the reference saves them: layers counted in the network's order, q, k and v fused, all
+    of one rank R with scale 1 / R; layers between without a change are zeros.
 
     Raises:
         CascadeError: changes of the text encoder's layers, DoRA, changes of full rank, kernels, or words

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import nothing
 from cascade_train.jobs.loras import words_of
-from cascade_train.models import reading
+from cascade_train.models import build, reading
 from cascade_train.models.loras import fit
 from cascade_train.models.loras.networks import Network, network_from
-from cascade_train.models.spec import PartFile
+from cascade_train.models.spec import Part, PartFile
 from cascade_train.training.spec import TokenSpec
 from cascade_train.training.tokens import found_entries, new_tokens
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from cascade_train.models.loras.ranks import EnergyKept
     from cascade_train.models.loras.reading import Changes
@@ -52,12 +53,29 @@ def _text(path: Path) -> PartFile:
     return PartFile("text", "", str(path), reading.prefix_in("text", path))
 
 
-def weight_in(path: Path) -> Callable[[str], Tensor]:
-    """A function that reads the weight of a module of the Stage C in ``path``."""
+def weight_in(path: Path, text: Path | None = None) -> Callable[[Part, str], Tensor]:
+    """A function that reads the weight of a module of the Stage C in ``path``, or of ``text`` for its layers."""
     from cascade_train.models.native import module_weight
 
     file = _stage_c(path)
-    return lambda module: module_weight(file, module)
+
+    def weight(part: Part, module: str) -> Tensor:
+        if part == "stage_c":
+            return module_weight(file, module)
+        if text is None:
+            raise CascadeError(
+                "the LoRA has DoRA of the text encoder's layers: converting it takes their weights",
+                fix="Give the text encoder that it was trained for (--text FILE)",
+            )
+        found: Tensor = _encoder(text).get_submodule(module).weight  # type: ignore[assignment]
+        return found
+
+    return weight
+
+
+@lru_cache(maxsize=1)
+def _encoder(text: Path) -> nn.Module:
+    return build.load("text", text)
 
 
 def convert(
@@ -90,7 +108,7 @@ def convert(
     if changes.words is not None and (form == "official") != bool(changes.words.ids):
         changes, more = (_added if form == "official" else _whole)(changes, text, words)
         said += more
-    weight = weight_in(stage_c) if stage_c is not None else None
+    weight = weight_in(stage_c, text) if stage_c is not None else None
     return write_form(
         target, changes, form, weight=weight, metadata=_kept_metadata(changes), check=check
     ), said
@@ -155,10 +173,8 @@ def _added(changes: Changes, text: Path | None, words: str) -> tuple[Changes, li
 
 
 def _table(text: Path) -> Tensor:
-    name = "text_model.embeddings.token_embedding.weight"
-    return reading.tensors(_text(text), lambda key, value: iter([(key, value)] if key == name else []), None)[
-        name
-    ]
+    found: Tensor = _encoder(text).get_submodule("text_model.embeddings.token_embedding").weight  # type: ignore[assignment]
+    return found
 
 
 def _kept_metadata(changes: Changes) -> dict[str, str]:

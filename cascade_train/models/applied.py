@@ -214,7 +214,7 @@ def _tokens(
 
     table = module.get_submodule("text_model.embeddings").token_embedding.weight  # type: ignore[union-attr]
     started = [
-        row + table[token["start"]].float().mean(dim=0).to(row) if token.get("start") else row  # type: ignore[index, operator]
+        row + table[token["start"]].float().mean(dim=0).to(row) if token.get("start") else row  # type: ignore[index]
         for row, token in zip(rows, tokens)
     ]
     rows = torch.stack(started)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cascade_train.cli import main
 from cascade_train.errors import CascadeError
+from cascade_train.formats.lora import read_token
 from cascade_train.formats.lora_forms import write_form
 from cascade_train.jobs import lora_files, lora_info, loras
 from cascade_train.models import build, library
@@ -58,6 +59,13 @@ def plain_lora(
             down = drawn(rank, *shape[1:], seed=number)
             layers[network.part, module] = Change(alpha, down=down, up=drawn(shape[0], rank, seed=-number))
     return Changes(layers, (network,), metadata={})
+
+
+def weight_of(models: ModelsSpec, module: str) -> Tensor:
+    """The weight of a module of Stage C with all that is laid over it."""
+    part: Any = library.part(models, "stage_c")
+    weight: Tensor = part.get_submodule(module).weight
+    return weight
 
 
 def deltas(changes: Changes) -> dict[Any, Tensor]:
@@ -248,6 +256,11 @@ class Reference(nn.Module):
         return weight + (self.lora_up @ self.lora_down / self.rank).reshape(*weight.shape[:2], *kernel)
 
 
+def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
+    """(in, out) of a linear layer's weight."""
+    return shape[1], shape[0]
+
+
 class Block(nn.Module):
     """One triple of Stage C by the reference's class layout, as far as its order of modules goes."""
 
@@ -264,10 +277,10 @@ class Block(nn.Module):
         )
         for name in ("mapper", "mapper_sca", "mapper_crp"):
             if f"{at[1]}.{name}" in shapes:
-                setattr(time, name, nn.Linear(*shapes[f"{at[1]}.{name}"][::-1]))
+                setattr(time, name, nn.Linear(*_sides(shapes[f"{at[1]}.{name}"])))
         attend.attention = nn.Module()
         attend.attention.attn = nn.MultiheadAttention(width, 1)
-        attend.kv_mapper = nn.Sequential(nn.SiLU(), nn.Linear(*shapes[f"{at[2]}.kv_mapper.1"][::-1]))
+        attend.kv_mapper = nn.Sequential(nn.SiLU(), nn.Linear(*_sides(shapes[f"{at[2]}.kv_mapper.1"])))
         for number, each in enumerate((res, time, attend)):
             self.add_module(str(int(index) + number), each)
 
@@ -430,7 +443,7 @@ def test_lycoris_computes_the_same_weight(
     found = read(path, networks_of(tiny))
     assert found.form == kinds.SIMPLETUNER and kind[:4].lower() in found.kind.lower()
     laid = loras.apply_file(tiny, path, 1.0, 1.0, "", host())
-    ours = library.part(laid, "stage_c").get_submodule(name).weight
+    ours = weight_of(laid, name)
     assert torch.allclose(ours, wanted, atol=2e-6), float((ours - wanted).abs().max())
 
 
@@ -445,7 +458,7 @@ def test_strength_goes_from_the_plain_weight_to_a_dora(tmp_path: Path, tiny: Mod
     c = networks_of(tiny)[0]
     name = f"{LAYER}.to_q"
     change = plain_lora(c, name).layers["stage_c", name]
-    weight = library.part(tiny, "stage_c").get_submodule(name).weight
+    weight = weight_of(tiny, name)
     whole = weight + change.delta()
     for dim, length in ((1, drawn(weight.shape[0]).abs() + 0.5), (0, drawn(1, weight.shape[1]).abs() + 0.5)):
         made = Changes({("stage_c", name): replace(change, magnitude=length)}, (c,), metadata={})
@@ -458,7 +471,7 @@ def test_strength_goes_from_the_plain_weight_to_a_dora(tmp_path: Path, tiny: Mod
         )
         for strength in (0.4, 1.0, -1.5):
             laid = loras.apply_file(tiny, path, strength, 0.0, "", host())
-            ours = library.part(laid, "stage_c").get_submodule(name).weight
+            ours = weight_of(laid, name)
             assert torch.allclose(ours, (1 - strength) * weight + strength * dora, atol=1e-5)
 
 
@@ -498,25 +511,29 @@ def test_a_dora_keeps_its_weights_through_every_form_that_has_it(
     c = networks_of(tiny)[0]
     made = plain_lora(c)
     layers = {
-        place: replace(each, magnitude=drawn(len(each.up)).abs() + 0.5) for place, each in made.layers.items()
-    }  # type: ignore[arg-type]
+        place: replace(each, magnitude=drawn(c.shapes[place[1]][0]).abs() + 0.5)
+        for place, each in made.layers.items()
+    }
     made = replace(made, layers=layers)
     one, two = (
         tmp_path / name if "folder" in form else tmp_path / f"{name}.safetensors"
         for name, form in (("a", first), ("b", second))
     )
-    write_form(one, made, first.split()[0], weight=lora_files.weight_in(stage_c))
+    about = {"cascade_train.run": "of a run of ours"}
+    write_form(one, made, first.split()[0], weight=lora_files.weight_in(stage_c), metadata=about)
     assert (
         main(["convert-lora", str(one), str(two), "--to", second.split()[0], "--models", str(stage_c)]) == 0
     )
     laid = [loras.apply_file(tiny, path, 0.7, 0.0, "", host()) for path in (one, two)]
-    unets = [library.part(each, "stage_c") for each in laid]
-    plain = library.part(tiny, "stage_c")
-    for _, name in made.layers:
-        a, b = (unet.get_submodule(name).weight for unet in unets)
-        assert torch.allclose(a, b, atol=1e-5) and not torch.allclose(
-            a, plain.get_submodule(name).weight, atol=1e-2
+    for (_, name), change in made.layers.items():
+        plain = weight_of(tiny, name)
+        whole = plain + change.delta()
+        assert change.magnitude is not None
+        wanted = torch.lerp(
+            plain, change.magnitude.view(-1, 1) * whole / whole.norm(dim=1, keepdim=True), 0.7
         )
+        for each in laid:
+            assert torch.allclose(weight_of(each, name), wanted, atol=1e-5), name
 
 
 def test_a_form_that_cannot_hold_a_change_says_so(
@@ -537,6 +554,93 @@ def test_a_form_that_cannot_hold_a_change_says_so(
     assert "text encoder" in capsys.readouterr().err
     assert main(["convert-lora", str(path), str(path), "--to", "peft"]) == 2
     assert not out.exists()
+
+
+# -- words -----------------------------------------------------------------------------------------------
+
+
+WORDS = "[thing] = ^(a|the)</w>$"
+
+
+@pytest.fixture(scope="module")
+def text(tiny_folder: Path) -> Path:
+    return tiny_folder / "text"
+
+
+def test_an_official_loras_words_are_added_to_the_table_and_become_embeddings(
+    tmp_path: Path, tiny: ModelsSpec, networks: Any, stage_c: Path, text: Path
+) -> None:
+    """The reference adds its rows to those of the table; a new word's began as the mean of what it names."""
+    encoder: Any = library.part(tiny, "text")
+    table = encoder.text_model.embeddings.token_embedding.weight
+    vocabulary = encoder.tokenizer.get_vocab()
+    old, new = vocabulary["red</w>"], max(vocabulary.values()) + 1
+    rows = drawn(2, table.shape[1])
+    start = table[[vocabulary["a</w>"], vocabulary["the</w>"]]].mean(dim=0)
+    wanted = {"thing": rows[0] + start, "red": rows[1] + table[old]}
+    path, out = tmp_path / "official.safetensors", tmp_path / "mine.safetensors"
+    write_form(path, plain_lora(networks[0]), "official")
+    embeddings = {"embeddings.embeddings": rows, "embeddings.indices": torch.tensor([new, old])}
+    write_tensors(path, {**read_tensors(path), **embeddings})
+
+    laid: Any = library.part(loras.apply_file(tiny, path, 1.0, 1.0, WORDS, host()), "text")
+    taught = laid.text_model.embeddings.token_embedding.weight
+    assert laid.tokenizer("[thing]").input_ids[1] == new
+    assert torch.allclose(taught[new], wanted["thing"]) and torch.allclose(taught[old], wanted["red"])
+
+    common = ["--models", str(stage_c), "--text", str(text), "--word", WORDS]
+    assert main(["convert-lora", str(path), str(out), "--to", "comfyui", *common]) == 0
+    for name, row in wanted.items():
+        assert torch.allclose(read_token(tmp_path / f"mine-{name}.safetensors")[1], row[None], atol=1e-6)
+    same(read(path, networks), read(out, networks))
+
+
+def test_onetrainers_words_are_laid_over_and_go_to_an_official_file(
+    tmp_path: Path,
+    tiny: ModelsSpec,
+    networks: Any,
+    stage_c: Path,
+    text: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    encoder: Any = library.part(tiny, "text")
+    table = encoder.text_model.embeddings.token_embedding.weight
+    vocabulary = encoder.tokenizer.get_vocab()
+    rows = drawn(2, table.shape[1])
+    path, out = tmp_path / "onetrainer.safetensors", tmp_path / "official.safetensors"
+    name, down, up, alpha = FORMS[kinds.ONETRAINER]
+    words = {"bundle_emb.<thing>.clip_g": rows[:1], "bundle_emb.other.clip_g": rows[1:]}
+    write_tensors(path, {**named(plain_lora(networks[0]), name, down, up, alpha), **words})
+    laid: Any = library.part(loras.apply_file(tiny, path, 1.0, 1.0, "", host()), "text")
+    ids = laid.tokenizer("[thing] [other]").input_ids[1:3]
+    assert torch.equal(laid.text_model.embeddings.token_embedding.weight[ids], rows)
+
+    common = ["--to", "official", "--models", str(stage_c), "--text", str(text)]
+    assert main(["convert-lora", str(path), str(out), *common, "--word", WORDS]) == 0
+    assert "1 words are left out" in capsys.readouterr().err
+    made = read_tensors(out)
+    start = table[[vocabulary["a</w>"], vocabulary["the</w>"]]].mean(dim=0)
+    assert made["embeddings.indices"].tolist() == [max(vocabulary.values()) + 1]
+    assert torch.allclose(made["embeddings.embeddings"][0] + start, rows[0], atol=1e-6)
+    assert main(["convert-lora", str(path), str(out), *common, "--word", "[nothing] = a"]) == 2
+    assert "has no word [nothing]" in capsys.readouterr().err
+
+
+def test_a_peft_folders_alphas_are_followed(tmp_path: Path, networks: Any) -> None:
+    """Rank-stabilised ones, one layer's own; an expression that is not a name is refused, not guessed."""
+    made = plain_lora(networks[0])
+    path = tmp_path / "adapter"
+    write_form(path, made, "peft")
+    config = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))
+    first, *_ = (module for _, module in made.layers)
+    config |= {"use_rslora": True, "alpha_pattern": {f"^{first}": 2.0}}
+    (path / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    for (_, module), change in read(path, networks).layers.items():
+        assert change.scale == pytest.approx((2.0 if module == first else ALPHA) / RANK**0.5)
+    config["alpha_pattern"] = {".*(to_q)+": 2.0}
+    (path / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(CascadeError, match=r"expression '\.\*\(to_q\)\+'"):
+        read(path, networks)
 
 
 # -- commands ----------------------------------------------------------------------------------------------

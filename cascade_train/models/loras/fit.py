@@ -20,6 +20,9 @@ from cascade_train.models.loras import kinds
 from cascade_train.models.loras.networks import SIZES, Layer, Network, nano_file, network_from, official
 from cascade_train.models.spec import Part
 
+PARTS: tuple[Part, ...] = ("stage_c", "text")
+"""The parts that a LoRA file can change."""
+
 FIX = "Choose a LoRA that was trained for these models"
 
 
@@ -49,7 +52,7 @@ class Fit:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        return tuple(part for part in ("stage_c", "text") if any(each.part == part for each in self.entries))  # type: ignore[misc]
+        return tuple(part for part in PARTS if any(each.part == part for each in self.entries))
 
 
 def header_of(path: Path) -> tuple[dict[str, list[int]], dict[str, str]]:
@@ -130,7 +133,7 @@ def guessed(path: Path) -> tuple[Fit, tuple[Network, ...]]:
 
 def nano() -> tuple[Network, Network]:
     """The layers of the bundled nano."""
-    c, text = (reading.read_headers(nano_file(part))[0] for part in ("stage_c", "text"))  # type: ignore[arg-type]
+    c, text = (reading.read_headers(nano_file(part))[0] for part in PARTS)
     return network_from("stage_c", c), network_from("text", text)
 
 
@@ -143,8 +146,9 @@ def _fitted(shapes: Shapes, metadata: Mapping[str, str], networks: Sequence[Netw
         if key.endswith(kinds.UNUSED) or (key.startswith("bundle_emb.") and key not in embeddings.values())
     ]
     known = {*unused, *embeddings.values(), "embeddings.indices"}
+    lost: list[str] = []
     if form == kinds.OFFICIAL:
-        entries, lost = _counted(shapes, networks, where), []
+        entries = _counted(shapes, networks, where)
     else:
         entries, lost = _named({key: shape for key, shape in shapes.items() if key not in known}, networks)
     if lost or not (entries or embeddings):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -92,7 +92,7 @@ def read(path: Path, networks: Sequence[Network] | None = None) -> Changes:
     found: dict[Module, Change] = {}
     for entry in fit.entries:
         shapes = next(each for each in networks if each.part == entry.part).shapes
-        change = _change(entry, tensors, told, over, lambda module, shapes=shapes: shapes[module])
+        change = _change(entry, tensors, told, over, shapes)
         parts = thirds(change) if len(entry.layer) == 3 else (change,)
         found |= {(entry.part, module): part for module, part in zip(entry.layer, parts)}
     order = [(each.part, module) for each in networks for module in each.shapes]
@@ -110,11 +110,11 @@ def _change(
     tensors: Mapping[str, Tensor],
     told: Alphas,
     over: bool,
-    shape_of: Callable[[str], tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> Change:
     has = {kind: tensors[key] for kind, key in entry.keys.items()}
     alpha = float(has["alpha"]) if "alpha" in has else None
-    kernel = shape_of(entry.layer[0])[2:]
+    kernel = shapes[entry.layer[0]][2:]
     if "down" in has and "mid" in has:
         core = has["mid"].float()
         scale = 1.0 if alpha is None else alpha / has["down"].shape[0]
@@ -127,8 +127,8 @@ def _change(
         change = _kronecker(has, alpha)
     else:
         change = Change(dense=has["diff"])
-    rows = sum(shape_of(module)[0] for module in entry.layer)
-    whole = (rows, *shape_of(entry.layer[0])[1:])
+    rows = sum(shapes[module][0] for module in entry.layer)
+    whole = (rows, *shapes[entry.layer[0]][1:])
     if change.dense is not None:
         change = replace(change, dense=change.dense.reshape(whole))
     elif kernel and change.down is not None and change.down.dim() == 2:
