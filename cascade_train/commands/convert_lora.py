@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from cascade_train.commands.told import check_target, tell
     from cascade_train.jobs.lora_files import convert
 
-    check_target(args.target, args.source)
+    check_target(args.target, args.source, folder=args.to == "peft")
     written, said = convert(
         args.source, args.target, args.to, stage_c=args.models, text=args.text, words="\n".join(args.word)
     )

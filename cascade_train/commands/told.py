@@ -12,18 +12,27 @@ from typing import Any
 from cascade_train.errors import CascadeError
 
 
-def check_target(target: Path, *sources: Path) -> None:
-    """Refuse to write over a file that is read.
+def check_target(target: Path, *sources: Path, folder: bool = False) -> None:
+    """Refuse a file that cannot be written, or that is read; ``folder``: a name with no ending is one.
 
     Raises:
-        CascadeError: ``target`` is one of ``sources``, or its folder is a file.
+        CascadeError: ``target`` is one of ``sources``, has another ending, or cannot be made.
     """
+    from cascade_train.formats.names import check_place
+
     if any(target.resolve() == source.resolve() for source in sources):
         raise CascadeError(
             "the file to write is one that is read", where=str(target), fix="Give another name"
         )
-    if target.parent.exists() and not target.parent.is_dir():
-        raise CascadeError(f"{target.parent.name} is a file", where=str(target), fix="Give another folder")
+    if folder and not target.suffix:
+        return
+    if target.suffix != ".safetensors":
+        raise CascadeError(
+            f"the name '{target.name}' does not end in .safetensors",
+            where=str(target),
+            fix=f"Call it {target.name}.safetensors",
+        )
+    check_place(target)
 
 
 def tell(

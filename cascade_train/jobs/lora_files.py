@@ -54,7 +54,7 @@ def _text(path: Path) -> PartFile:
 
 
 def weight_in(path: Path, text: Path | None = None) -> Callable[[Part, str], Tensor]:
-    """A function that reads the weight of a module of the Stage C in ``path``, or of ``text`` for its layers."""
+    """A function that reads the weight of a module of the Stage C in ``path``, or of the encoder ``text``."""
     from cascade_train.models.native import module_weight
 
     file = _stage_c(path)

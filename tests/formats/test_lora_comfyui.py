@@ -1,4 +1,4 @@
-"""LoRAs of every form, converted by the command and merged by ComfyUI: all keys are taken, weights are ours."""
+"""LoRAs of every form, converted by the command, merged by ComfyUI: all keys are taken, weights are ours."""
 
 from __future__ import annotations
 

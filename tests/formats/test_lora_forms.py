@@ -553,6 +553,8 @@ def test_a_form_that_cannot_hold_a_change_says_so(
     assert main(["convert-lora", str(path), str(out), "--to", "official", "--models", str(stage_c)]) == 2
     assert "text encoder" in capsys.readouterr().err
     assert main(["convert-lora", str(path), str(path), "--to", "peft"]) == 2
+    assert main(["convert-lora", str(path), str(tmp_path / "b"), "--to", "kohya"]) == 2
+    assert "does not end in .safetensors" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -672,6 +674,15 @@ def test_merging_and_extracting_are_each_others_way_back(
         change = made.layers.get(("stage_c", name.removesuffix(".weight")))
         wanted = value if change is None else value + 0.5 * change.delta().reshape(value.shape)
         assert torch.allclose(merged.state_dict()[name], wanted, atol=1e-6), name
+    whole, all_of_it = tmp_path / "checkpoint.safetensors", tmp_path / "checkpoint-merged.safetensors"
+    stored = {f"model.diffusion_model.{name}": value for name, value in read_tensors(stage_c).items()}
+    write_tensors(whole, {**stored, "vae.anything.weight": drawn(4, 4)})
+    assert main(["lora", "merge", str(whole), str(lora), str(all_of_it), "--strength", "0.5"]) == 0
+    checkpoint, alone = read_tensors(all_of_it), read_tensors(tuned)
+    assert torch.equal(checkpoint.pop("vae.anything.weight"), drawn(4, 4))
+    assert checkpoint.keys() == stored.keys()
+    for name, value in alone.items():
+        assert torch.equal(checkpoint[f"model.diffusion_model.{name}"], value), name
     capsys.readouterr()
     assert main(["lora", "extract", str(stage_c), str(tuned), str(back), "--rank", str(RANK), "--json"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])

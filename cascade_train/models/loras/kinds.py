@@ -42,7 +42,7 @@ _UNET = re.compile(
 )
 _CROSS = re.compile(r"attn2[._]to_k[._].*(?:down|lora_A|hada_w1_b)")
 _TRANSFORMERS = (
-    ("Flux", r"double_blocks[._]|single_blocks[._]|single_transformer_blocks[._]"),
+    ("Flux or a model of its kind", r"double_blocks[._]|single_blocks[._]|single_transformer_blocks[._]"),
     ("Stable Diffusion 3", r"joint_blocks[._]|lora_te3_"),
     ("PixArt, Stable Diffusion 3 or a model of their kind", r"transformer_blocks[._]"),
     ("Wan or a model of its kind", r"blocks[._]\d+[._](?:self_attn|cross_attn|attn)[._]"),
