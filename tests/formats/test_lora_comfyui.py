@@ -275,7 +275,8 @@ def test_comfyui_takes_every_key_of_a_full_size_file(tmp_path: Path, size: str) 
     """Official, and OneTrainer's with all of the text encoder's layers: without any model at hand."""
     networks = official(size)
     names = [comfy_name(each.part, module) for each in networks for module in each.shapes]
-    jobs, counts = {}, {}
+    jobs: dict[str, Any] = {}
+    counts: dict[str, int] = {}
     for which in ("official", "OneTrainer"):
         source, file = tmp_path / f"{which}.safetensors", tmp_path / f"{which}-comfyui.safetensors"
         tensors: dict[str, Tensor] = {}

@@ -57,6 +57,8 @@ _CASCADE = re.compile(
 _QUERY = re.compile(
     r"attention(?:[._]attn)?[._](?:to_q|in_proj[._]0)[._].*(?:lora_up|lora_B|lora\.up|hada_w1_a)"
 )
+_ADAPTER = re.compile(r"oft_blocks|oft_diag|boft_\w+|ia3_l|\b[ab][12](?=\.weight)")
+_FIRST = re.compile(r"(?:self_attn[._]q_proj|mlp[._]fc1)\.(?:lora_down|lora_A)\.")
 _STAGE_B = ("effnet_mapper", "pixels_mapper", "clip_mapper")
 _WIDTHS = {2048: "the 3.6B Stage C", 1536: "the 1B Stage C", 1280: "Stage B", 1152: "the lite Stage B"}
 _CROSS_WIDTHS = {768: "Stable Diffusion 1.5", 1024: "Stable Diffusion 2", 2048: "SDXL"}
@@ -76,9 +78,10 @@ def is_lora(shapes: Iterable[str]) -> bool:
 def foreign(shapes: Shapes) -> str:
     """What a file is that holds no LoRA of Stage C or its text encoder, in words that follow "the file
     holds"; "" where it may be one."""
-    if not is_lora(shapes):
-        return what(shapes)
     names = "\n".join(shapes)
+    if not is_lora(shapes):
+        kind = _CASCADE.search(names) and _ADAPTER.search(names)
+        return f"an adapter of a kind that is not read here ({kind[0]})" if kind else what(shapes)
     if _UNET.search(names):
         widths = {int(shape[-1]) for key, shape in shapes.items() if _CROSS.search(key) and len(shape) == 2}
         two = "SDXL" if "lora_te2_" in names else "Stable Diffusion"
@@ -89,6 +92,9 @@ def foreign(shapes: Shapes) -> str:
             return "a LoRA of Stage B"
         return ""
     others = "\n".join(name for name in shapes if "text_model" not in name)
+    text = {int(shape[-1]) for key, shape in shapes.items() if _FIRST.search(key)}
+    if not others and text == {768}:
+        return "a LoRA of CLIP-L, the text encoder of Stable Diffusion 1.5"
     return next((f"a LoRA of {name}" for name, marks in _TRANSFORMERS if re.search(marks, others)), "")
 
 
