@@ -103,6 +103,8 @@ def same(one: Changes, two: Changes, within: float = 1e-6) -> None:
         ("SDXL", ["lora_te2_text_model_encoder_layers_0_mlp_fc1.lora_down.weight"], [16, 1280]),
         ("Stage B", ["lora_unet_down_blocks_2_2_attention_attn_to_q.lora_up.weight"], [1280, 16]),
         ("Stage B", ["lora_unet_down_blocks_2_0_channelwise_0.lora_down.weight"], [16, 1280]),
+        ("CLIP-L", ["lora_te_text_model_encoder_layers_0_mlp_fc1.lora_down.weight"], [16, 768]),
+        ("a kind that is not", ["lora_unet_down_blocks_0_2_attention_attn_to_q.oft_blocks"], [4, 8, 8]),
         (
             "Stage C",
             ["down_blocks.0.0.depthwise.weight", "clip_txt_mapper.weight", "clf.1.weight"],
