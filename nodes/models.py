@@ -10,7 +10,7 @@ from cascade_train.models.finding import listed
 from cascade_train.models.library import FILES, NANO, load_models
 from cascade_train.models.spec import AUTO, ModelsSpec, Part, Variant
 
-from .base import MODELS, CascadeNode, Input, choice, options, switch
+from .base import MODELS, CascadeNode, Input, choice, link, number, options, switch, text
 
 BUNDLED = "nano (bundled)"
 """How `NANO` is shown."""
@@ -173,3 +173,95 @@ class LoadStableCascade(CascadeNode):
 
     def run(self, **settings: Any) -> tuple[Any]:
         return (self._load(**settings),)
+
+
+NO_FILE = "choose a file"
+"""In a list of LoRA files: none is chosen."""
+
+
+def _lora(name: str, host: Host) -> None:
+    from cascade_train.jobs.loras import found
+
+    if name.strip() in ("", NO_FILE):
+        raise CascadeError("no LoRA is chosen", fix="Choose a file; the list shows models/loras")
+    found(name, host)
+
+
+def _words(lines: str, host: Host) -> None:
+    from cascade_train.training.tokens import new_tokens
+
+    new_tokens(lines)
+
+
+class LoadLoRA(CascadeNode):
+    ID = "CascadeLoadLoRA"
+    DISPLAY_NAME = "Load LoRA (Stable Cascade)"
+    CATEGORY = "cascade/models"
+    SEARCH_ALIASES = ("lora loader", "use lora", "lycoris", "lokr", "loha", "dora", "peft")
+    DESCRIPTION = "Lays a LoRA file of any program over the models, each part as strongly as wanted."
+    CHECKS = {"lora": _lora, "words": _words}
+    RETURN_TYPES = (MODELS,)
+    RETURN_NAMES = ("models",)
+    OUTPUT_TOOLTIPS = ("The models with the LoRA, for drawing, training and more LoRAs.",)
+    HELP = """
+    The list shows the LoRAs of Stable Cascade in `models/loras`; those of other models are not offered, and are
+    refused by name. Read are files of the official trainer, OneTrainer, kohya, LyCORIS (LoKr, LoHa), DoRA, peft,
+    ComfyUI and this pack. Several may follow one another.
+
+    A file may change Stage C, the text encoder, or both, and bring words of its own. Words are used whatever the
+    strengths are. Official files do not tell the names of their words: write them into `words` as they were
+    trained.
+
+    `cascade-train lora info FILE` tells what is in a file.
+    """  # noqa: E501
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "models": link(MODELS, "What the LoRA is laid over."),
+                "lora": cls._files(),
+                "strength": number(
+                    1.0, -10.0, 10.0, 0.05, "How strongly Stage C is changed: 1 is as trained, 0 not at all."
+                ),
+                "text_strength": number(
+                    1.0, -10.0, 10.0, 0.05, "The same for the text encoder, where the file changes it."
+                ),
+            },
+            "optional": {
+                "words": text(
+                    "",
+                    "For official files alone: one new word a line, as it was trained: [name] = regular "
+                    "expression.",
+                    lines=True,
+                ),
+            },
+        }
+
+    @classmethod
+    def _files(cls) -> Input:
+        from cascade_train.jobs.loras import listed
+
+        host: Host | None = getattr(cls, "host", None)
+        return choice(
+            (NO_FILE, *(listed(host) if host is not None else ())),
+            "A file in models/loras, or a path that may be read.",
+        )
+
+    @classmethod
+    def IS_CHANGED(cls, lora: str = "", **_: Any) -> Any:
+        from cascade_train.jobs.loras import found
+        from cascade_train.models.loras.state import content_of
+
+        try:
+            return content_of(found(lora, cls.host))
+        except CascadeError as error:
+            return str(error)
+
+    def run(
+        self, models: Any, lora: str, strength: float, text_strength: float, words: str = ""
+    ) -> tuple[Any]:
+        from cascade_train.jobs.loras import apply_file, found
+
+        _lora(lora, self.host)
+        return (apply_file(models, found(lora, self.host), strength, text_strength, words, self.host),)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
 
-from .base import MODELS, PROMPTS, RUN, CascadeNode, choice, link, number, text
+from .base import MODELS, PROMPTS, RUN, CascadeNode, Input, choice, integer, link, number, text
 
 
 class Validate(CascadeNode):
@@ -118,6 +119,75 @@ class ApplyRun(CascadeNode):
         from cascade_train.training.run import apply_trained
 
         return (apply_trained(models, run, strength, self.host),)
+
+
+def _run(name: str, host: Host) -> None:
+    from cascade_train.training.kept import folder_of
+
+    if name.strip() in ("", NO_RUN):
+        raise CascadeError("no run is chosen", fix="Choose one; the list shows those in output/cascade/runs")
+    folder_of(host.folders.runs, name)
+
+
+NO_RUN = "choose a run"
+"""In the list of runs: none is chosen."""
+
+
+class LoadRun(CascadeNode):
+    ID = "CascadeLoadRun"
+    DISPLAY_NAME = "Load Run"
+    CATEGORY = "cascade/training"
+    SEARCH_ALIASES = ("open run", "use trained lora", "resume", "checkpoint", "last training")
+    DESCRIPTION = "Takes up a run of the output folder without the graph that trained it."
+    CHECKS = {"name": _run}
+    RETURN_TYPES = (RUN,)
+    RETURN_NAMES = ("run",)
+    OUTPUT_TOOLTIPS = ("For Validate, Apply Run and Export Run.",)
+    HELP = """
+    The list shows the runs in `output/cascade/runs`, the one that was worked on last first. Wire the models that
+    it was trained on: others are refused.
+
+    The run draws, validates and is exported as it does in its own graph, from the same files. To train it on, queue
+    that graph again, which finds it where it stopped.
+    """  # noqa: E501
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "models": link(MODELS, "The models that the run was trained on."),
+                "name": cls._names(),
+                "step": integer(0, 0, 100_000_000, "Which of its saved steps; 0 is the last one."),
+            }
+        }
+
+    @classmethod
+    def _names(cls) -> Input:
+        from cascade_train.training.kept import names
+
+        host: Host | None = getattr(cls, "host", None)
+        return choice(
+            (NO_RUN, *(names(host.folders.runs) if host is not None else ())),
+            "A run by its label and name, newest first; a label alone means the newest of that label.",
+        )
+
+    @classmethod
+    def IS_CHANGED(cls, name: str = "", step: int = 0, **_: Any) -> Any:
+        """Again where the run has been trained further, or is gone."""
+        from cascade_train.training.kept import stamp
+
+        return stamp(cls.host.folders.runs, name)
+
+    def run(self, models: Any, name: str, step: int) -> tuple[Any]:
+        from cascade_train.training.kept import kept
+
+        _run(name, self.host)
+        return (kept(self.host.folders.runs, name, models, step, self.host.warn),)
+
+    def planned(self, models: Any, name: str, step: int) -> tuple[tuple[Any], str, None]:
+        """For ``--dry-run``: the run, a line, and that there is nothing to do."""
+        (run,) = self.run(models, name, step)
+        return (run,), f"run {run.spec.digest} at step {run.step}", None
 
 
 def _filename(text: str, host: Host) -> None:

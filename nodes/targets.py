@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
 from cascade_train.training.spec import FullTarget, LoRATarget
 
-from .base import TARGET, CascadeNode, choice, integer, link, number, options, text
+from .base import TARGET, CascadeNode, Input, choice, integer, link, number, options, text
+
+NOTHING = "nothing"
+"""In the list of LoRA files to start from: none."""
+
+
+def _start(name: str, host: Host) -> Any:
+    from cascade_train.jobs.loras import start_file
+
+    return start_file(name, host) if name.strip() not in ("", NOTHING) else None
 
 
 def _layers(text: str, host: Host) -> None:
@@ -31,8 +41,12 @@ class LoRATargetNode(CascadeNode):
     The filter `attn` adapts the attention layers, where text meets picture: enough for styles and many
     subjects. A new shape or a face is learned sooner with `attn, channelwise`. Names are those of ComfyUI and
     of diffusers.
-    """
-    CHECKS = {"modules": _layers}
+
+    **start_from** goes on from a LoRA in `models/loras`: the first step sees the network as it is with that file
+    laid over at strength 1. Rank and filter must hold what is in it, which *Training Run* checks; what it does to
+    the text encoder is left out, and said. A run of your own goes on by *Train Steps*, and needs no file.
+    """  # noqa: E501
+    CHECKS = {"modules": _layers, "start_from": _start}
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -58,12 +72,33 @@ class LoRATargetNode(CascadeNode):
                     "DoRA also learns each layer's magnitude: a little slower, often closer "
                     "to full training.",
                 ),
-            }
+            },
+            "optional": {"start_from": cls._files()},
         }
 
-    def run(self, alpha: float, modules: str, **settings: Any) -> tuple[Any]:
+    @classmethod
+    def _files(cls) -> Input:
+        from cascade_train.jobs.loras import listed
+
+        host: Host | None = getattr(cls, "host", None)
+        return choice(
+            (NOTHING, *(listed(host) if host is not None else ())),
+            "A LoRA file of any program to go on from: training begins where it ends, at strength 1. It is "
+            "another run then, named by what is in the file.",
+        )
+
+    @classmethod
+    def IS_CHANGED(cls, start_from: str = NOTHING, **_: Any) -> Any:
+        try:
+            start = _start(start_from, cls.host)
+        except CascadeError as error:
+            return str(error)
+        return start.content if start is not None else ""
+
+    def run(self, alpha: float, modules: str, start_from: str = NOTHING, **settings: Any) -> tuple[Any]:
         _layers(modules, self.host)
-        return (LoRATarget(alpha=float(alpha), modules=modules.strip(), **settings),)
+        start = _start(start_from, self.host)
+        return (LoRATarget(alpha=float(alpha), modules=modules.strip(), start=start, **settings),)
 
 
 class FullStageC(CascadeNode):

@@ -187,7 +187,7 @@ class TrainingRun(CascadeNode):
         from cascade_train.training.run import start
 
         run = start(RunSpec(label=label.strip(), **settings), self.host)
-        tell_need(run.spec, self.host)
+        tell_need(run.settings, self.host)
         return (run,)
 
     def planned(self, label: str, **settings: Any) -> tuple[tuple[Any], str, None]:
@@ -196,7 +196,7 @@ class TrainingRun(CascadeNode):
         from cascade_train.jobs.memory import run_line
 
         run, text = planned_start(RunSpec(label=label.strip(), **settings), self.host)
-        return (run,), f"{text}; {run_line(run.spec, self.host)}", None
+        return (run,), f"{text}; {run_line(run.settings, self.host)}", None
 
 
 _PREVIEW_EVERY = integer(

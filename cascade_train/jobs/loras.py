@@ -12,7 +12,7 @@ from cascade_train.models import library, reading
 from cascade_train.models.loras import fit, kinds
 from cascade_train.models.loras.state import content_of, networks_of
 from cascade_train.models.spec import AppliedFile, FileToken, ModelsSpec
-from cascade_train.training.spec import TokenSpec
+from cascade_train.training.spec import StartFile, TokenSpec
 from cascade_train.training.tokens import found_entries, new_tokens
 
 if TYPE_CHECKING:
@@ -82,6 +82,12 @@ def apply_file(
     parts = tuple(file for file in models.parts if file.part in ("stage_c", "text"))
     file = AppliedFile(content_of(path), strength, text_strength, tokens, str(path), parts)
     return replace(models, applied=(*models.applied, file))
+
+
+def start_file(name: str, host: Host) -> StartFile:
+    """The LoRA called ``name`` as what training starts from; raises as `found` does."""
+    path = found(name, host)
+    return StartFile(content_of(path), str(path))
 
 
 def said_unused(found_fit: fit.Fit, path: Path, host: Host) -> None:

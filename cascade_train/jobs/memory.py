@@ -209,7 +209,7 @@ def gigabytes(number: int) -> str:
 
 
 def _trains(inputs: Mapping[str, Any]) -> list[Work]:
-    spec: RunSpec = inputs["run"].spec
+    spec: RunSpec = inputs["run"].settings
     previews = inputs.get("preview_every", 20) > 0
     # a stand-in has no samples, and what encodes for it has not been asked for
     cached = spec.dataset.cache is not None and spec.dataset.cache.text and spec.dataset.cache.latents

@@ -34,7 +34,7 @@ def find(root: Path, name: str) -> Path:
     """
     folders = run_folders(root)
     hits = [folder for folder in folders if folder.name.startswith(name)]
-    hits = hits or [folder for folder in folders if _label(folder) == name]
+    hits = hits or [folder for folder in folders if label_of(folder) == name]
     if len(hits) == 1:
         return hits[0]
     if hits:
@@ -117,7 +117,7 @@ def _read(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _label(folder: Path) -> str | None:
+def label_of(folder: Path) -> str | None:
     """The run's label; None where a later version has written it."""
     try:
         return _read(folder).get("label")

@@ -59,14 +59,15 @@ def examine(spec: RunSpec) -> str:
         _adapters(spec.target, spec.models)
         if spec.target.tokens is not None:
             _tokens(spec.target.tokens, spec.models)
-    return (
-        (
+    warnings = []
+    if other:
+        warnings.append(
             f"the models predict {theirs} and the objective is {spec.objective}: they draw noise until they "
             "have learned that anew, for which a LoRA seldom suffices"
         )
-        if other
-        else ""
-    )
+    if isinstance(spec.target, LoRATarget) and spec.target.start is not None:
+        warnings += start_left_out(spec.target, spec.models)
+    return "; ".join(warnings)
 
 
 def _installed(library_name: str, extra: str, what: str) -> None:
@@ -121,6 +122,59 @@ def _adapters(target: LoRATarget, models: ModelsSpec) -> None:
         raise CascadeError(f"a LoRA of rank {target.rank}", fix="Use 1 or more")
     file = library.part_file(models, "stage_c")
     chosen_layers(_layers(file), target.modules)
+
+
+def start_left_out(target: LoRATarget, models: ModelsSpec) -> list[str]:
+    """What of the file that ``target`` starts from it does not train, in words; from headers alone.
+
+    Raises:
+        CascadeError: the file does not fit the models, or the target: a rank above its own, layers that it
+            leaves out, DoRA where it is none.
+    """
+    from cascade_train.models.loras.fit import fitted, header_of, kind_of_layer
+    from cascade_train.models.loras.state import networks_of
+
+    assert target.start is not None
+    path = Path(target.start.path)
+    found, shapes = fitted(path, networks_of(models)), header_of(path)[0]
+    entries = [entry for entry in found.entries if entry.part == "stage_c"]
+    if not entries or not target.modules.strip():
+        what = "no layer of Stage C" if not entries else "layers, and the target trains none"
+        raise CascadeError(f"the LoRA to start from changes {what}", where=str(path), fix="Choose another")
+    if target.alpha == 0:
+        raise CascadeError("an alpha of 0 leaves nothing of the LoRA to start from", fix="Use the rank")
+    rank = max((int(shapes[entry.keys["down"]][0]) for entry in entries if "down" in entry.keys), default=0)
+    if rank > target.rank:
+        raise CascadeError(
+            f"the LoRA to start from has rank {rank}, and the target {target.rank}",
+            where=str(path),
+            fix=f"Use a rank of {rank} or more, or make the file smaller (cascade-train lora resize)",
+            typed=("rank", str(target.rank)),
+        )
+    if target.kind == "lora" and any("magnitude" in entry.keys for entry in entries):
+        raise CascadeError("the LoRA to start from is a DoRA", where=str(path), fix="Choose the kind dora")
+    layers = [module for entry in entries for module in entry.layer]
+    chosen = chosen_layers(_layers(library.part_file(models, "stage_c")), target.modules)
+    missing = [module for module in layers if module not in set(chosen)]
+    if missing:
+        kinds = dict.fromkeys(kind_of_layer(module).replace("attention", "attn") for module in layers)
+        raise CascadeError(
+            f"the LoRA to start from changes {len(missing)} layers that '{target.modules}' leaves out, such "
+            f"as {missing[0]}",
+            where=str(path),
+            fix=f"Use the filter '{', '.join(kinds)}'",
+            typed=("modules", target.modules),
+        )
+    rest = [f"{count} layers of the text encoder"] if (count := len(found.entries) - len(entries)) else []
+    rest += ["words"] if found.embeddings else []
+    return (
+        [
+            f"the LoRA to start from also has {' and '.join(rest)}, which are left out: lay them over the "
+            "models with Load LoRA, at a strength of 0 for Stage C"
+        ]
+        if rest
+        else []
+    )
 
 
 def _tokens(spec: TokenSpec, models: ModelsSpec) -> None:

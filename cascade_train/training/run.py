@@ -114,10 +114,10 @@ def reached(position: Position, host: Host) -> Position:
 
 def _reach(goal: Position, host: Host, previews: Previews, save_seconds: float) -> None:
     """Train to ``goal``, whose checkpoint is not there or not to be used, and write it."""
-    folder = Path(goal.folder)
-    _describe(goal.spec, folder, host)  # the folder may have been deleted since the run was started
+    folder, spec = Path(goal.folder), goal.settings
+    _describe(spec, folder, host)  # the folder may have been deleted since the run was started
     with (
-        memory_errors(goal.spec, release),
+        memory_errors(spec, release),
         held(folder, host),
         torch.inference_mode(False),
         torch.enable_grad(),
@@ -224,7 +224,7 @@ def _at_newest(goal: Position, host: Host) -> Trainer:
         return trainer
     del trainer
     host.make_room()
-    fresh = Trainer(goal.spec, host)
+    fresh = Trainer(goal.settings, host)
     for saved in on_disk:
         try:
             fresh.restore(checkpoints.read_state(saved.folder), saved.step)
@@ -233,7 +233,7 @@ def _at_newest(goal: Position, host: Host) -> Trainer:
             host.warn(
                 f"the checkpoint {saved.folder.name} cannot be read ({error}): going back to the one before"
             )
-            fresh = Trainer(goal.spec, host)
+            fresh = Trainer(goal.settings, host)
     return fresh
 
 
@@ -344,7 +344,7 @@ def _describe(spec: RunSpec, folder: Path, host: Host) -> None:
 
 
 def _warn_past_schedule(goal: Position, host: Host) -> None:
-    spec = goal.spec
+    spec = goal.settings
     if (
         goal.step > spec.total_steps
         and spec.optimizer.schedule != "constant"

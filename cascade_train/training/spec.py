@@ -9,6 +9,7 @@ from cascade_train.data.spec import Dataset
 from cascade_train.diffusion.targets import Objective
 from cascade_train.diffusion.weighting import LossWeight
 from cascade_train.digest import digest, local
+from cascade_train.errors import CascadeError
 from cascade_train.models.spec import ModelsSpec, Precision
 
 
@@ -27,15 +28,25 @@ class TokenSpec:
 
 
 @dataclass(frozen=True)
+class StartFile:
+    """A LoRA file that training starts from: its content, and where it lies."""
+
+    content: str
+    path: str = local("")
+
+
+@dataclass(frozen=True)
 class LoRATarget:
     """Low-rank adapters on Stage C. ``modules`` are name filters, comma-separated, as in the reference
-    (``attn`` hits every attention projection); ``tokens`` are trained beside them."""
+    (``attn`` hits every attention projection); ``tokens`` are trained beside them. ``start``: what the
+    adapters are before training (see `objectives.started`); without, they change nothing."""
 
     rank: int = 8
     alpha: float = 8.0
     modules: str = "attn"
     kind: Literal["lora", "dora"] = "lora"
     tokens: TokenSpec | None = None
+    start: StartFile | None = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +134,17 @@ class RunSpec:
 
 
 @dataclass(frozen=True)
+class KeptSpec:
+    """A run known by its folder, ``digest``, without the settings that it was trained with: it draws,
+    validates and is exported, and cannot be trained on. ``models`` are what it is laid over."""
+
+    digest: str
+    models: ModelsSpec
+    objective: Objective = "epsilon"
+    label: str = local("")
+
+
+@dataclass(frozen=True)
 class Block:
     """Consecutive steps under equal settings; None keeps the run's own."""
 
@@ -137,10 +159,25 @@ class Block:
 class Position:
     """What travels on a CASCADE_RUN link: a run, and how far along which blocks. Never a live trainer."""
 
-    spec: RunSpec
+    spec: Union[RunSpec, KeptSpec]  # noqa: UP007
     blocks: tuple[Block, ...] = ()
     folder: str = local("")
     """The run folder, named by ``spec.digest``."""
+
+    @property
+    def settings(self) -> RunSpec:
+        """What the run trains by.
+
+        Raises:
+            CascadeError: it was loaded from its folder, which does not tell them.
+        """
+        if isinstance(self.spec, RunSpec):
+            return self.spec
+        raise CascadeError(
+            f"the run {self.spec.label or self.spec.digest[:12]} was loaded from its folder and cannot be "
+            "trained on",
+            fix="Queue the graph that trained it; or export it, and let a LoRA target start from that file",
+        )
 
     @property
     def step(self) -> int:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from cascade_train.errors import CascadeError
+from cascade_train.models.spec import ModelsSpec
 from cascade_train.training.layers import chosen_layers
+from cascade_train.training.objectives.started import start_adapters
 from cascade_train.training.spec import LoRATarget
 from cascade_train.training.tokens import Row
 
@@ -25,11 +27,12 @@ def layers_of(unet: nn.Module) -> list[str]:
     ]
 
 
-def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
+def add_lora(unet: nn.Module, target: LoRATarget, seed: int, models: ModelsSpec | None = None) -> None:
     """Inject adapters of ``target`` into ``unet`` (on the CPU) in place; they alone need gradients, in fp32.
 
     Their start is a function of ``seed`` alone, whatever device follows; up matrices are zero, so the network
-    first does as before.
+    first does as before. Where the target starts from a file it first does as with that file, which is one
+    for ``models``.
     """
     names = chosen_layers(layers_of(unet), target.modules)
     if target.kind == "dora":
@@ -48,6 +51,8 @@ def add_lora(unet: nn.Module, target: LoRATarget, seed: int) -> None:
         parameter.requires_grad_(is_adapter)
         if is_adapter:
             parameter.data = parameter.data.float()
+    if target.start is not None and models is not None:
+        start_adapters(unet, target, models, ADAPTER)
 
 
 def _weight(unet: nn.Module, name: str) -> Tensor:

@@ -57,7 +57,7 @@ class LoRAObjective(StageCBase):
             self._frozen = frozen_text(spec, host, self.check_stop)
         if target.modules.strip():
             unet = library.own_twin(spec.models, "stage_c", host.device)
-            add_lora(unet, target, spec.seed)
+            add_lora(unet, target, spec.seed, spec.models)
             modules["stage_c"] = unet.to(self.device)
         else:
             unet = library.own_twin(spec.models, "stage_c", host.device)
