@@ -23,8 +23,10 @@ from cascade_train.diffusion.samplers import (
     guided,
     sample,
     sampling_logsnrs,
+    v_of,
 )
-from cascade_train.diffusion.targets import Objective, noised
+from cascade_train.diffusion.schedule import logsnr
+from cascade_train.diffusion.targets import Objective, noise_prediction, noised
 from cascade_train.drawing.paper import tiled, to_pictures
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
@@ -161,7 +163,9 @@ def _walked(
 ) -> Tensor:
     """Stage C's ``x`` walked down ``levels`` in one batch."""
     condition, negative = as_long(condition, negative)
-    denoise = guided_network(network, settings, _inputs(network, condition), _inputs(network, negative))
+    denoise = guided_network(
+        network, settings, _inputs(network, condition), _inputs(network, negative), objective
+    )
     return sample(
         denoise,
         x,
@@ -214,6 +218,7 @@ def sample_b(
                 settings,
                 {"clip_text_pooled": condition.rows(first, last).pooled, "effnet": semantic},
                 {"clip_text_pooled": negative.rows(first, last).pooled, "effnet": torch.zeros_like(semantic)},
+                predicts(network),
             )
             return sample(
                 denoise,
@@ -352,8 +357,15 @@ def _inputs(network: Any, condition: Conditioning) -> dict[str, Tensor]:
 
 
 def guided_network(
-    network: Any, settings: SamplerSettings, condition: dict[str, Tensor], negative: dict[str, Tensor]
+    network: Any,
+    settings: SamplerSettings,
+    condition: dict[str, Tensor],
+    negative: dict[str, Tensor],
+    objective: Objective = "epsilon",
 ) -> Denoiser:
+    """``network``, which answers ``objective``, with guidance from ``negative`` to ``condition``."""
+    as_v = settings.rescale_of == "v" and objective == "epsilon" and settings.rescale != 0
+
     def call(x: Tensor, time: Tensor, inputs: dict[str, Tensor]) -> Tensor:
         dtype = network.embedding[1].weight.dtype
         cast = {name: value.to(dtype) for name, value in inputs.items()}
@@ -364,7 +376,11 @@ def guided_network(
             return call(x, time, condition)
         both = {name: torch.cat([condition[name], negative[name]]) for name in condition}
         positive, unconditional = call(torch.cat([x, x]), torch.cat([time, time]), both).chunk(2)
-        return guided(positive, unconditional, settings.cfg, settings.rescale)
+        if not as_v:
+            return guided(positive, unconditional, settings.cfg, settings.rescale)
+        level = logsnr(time)
+        pair = v_of(positive, x, level), v_of(unconditional, x, level)
+        return noise_prediction(guided(*pair, settings.cfg, settings.rescale), x, level, "v")
 
     return denoise
 
