@@ -166,7 +166,9 @@ def _full(
     parts: dict[Any, Any] = {part: full.now(tensors, part) for part in found}
     main = next((part for part in parts if part in full.TOGETHER), None)
     if format == CHECKPOINT:
-        full.write_checkpoint(path, main or found[0], models, parts, dtype, metadata=metadata, check=check)
+        full.write_checkpoint(
+            path, main or next(iter(parts)), models, parts, dtype, metadata=metadata, check=check
+        )
         return (path,)
     written = []
     for number, (part, own) in enumerate(parts.items()):

@@ -18,15 +18,11 @@ from cascade_train.diffusion.noise import batch_noise
 from cascade_train.diffusion.samplers import (
     STAGE_B_NOISE,
     STAGE_C_NOISE,
-    Denoiser,
     SamplerSettings,
-    guided,
     sample,
     sampling_logsnrs,
-    v_of,
 )
-from cascade_train.diffusion.schedule import logsnr
-from cascade_train.diffusion.targets import Objective, noise_prediction, noised
+from cascade_train.diffusion.targets import Objective, noised
 from cascade_train.drawing.paper import tiled, to_pictures
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, silent
@@ -38,6 +34,7 @@ from cascade_train.models.text import marked
 from cascade_train.models.weights import PREDICTS
 from cascade_train.sampling import tiles
 from cascade_train.sampling.conditioning import Conditioning, as_long
+from cascade_train.sampling.guidance import guided_network
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -354,35 +351,6 @@ def _inputs(network: Any, condition: Conditioning) -> dict[str, Tensor]:
         image if image is not None else condition.pooled.new_zeros(len(condition), 1, width or 1)
     )
     return inputs
-
-
-def guided_network(
-    network: Any,
-    settings: SamplerSettings,
-    condition: dict[str, Tensor],
-    negative: dict[str, Tensor],
-    objective: Objective = "epsilon",
-) -> Denoiser:
-    """``network``, which answers ``objective``, with guidance from ``negative`` to ``condition``."""
-    as_v = settings.rescale_of == "v" and objective == "epsilon" and settings.rescale != 0
-
-    def call(x: Tensor, time: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-        dtype = network.embedding[1].weight.dtype
-        cast = {name: value.to(dtype) for name, value in inputs.items()}
-        return network(x.to(dtype), timestep_ratio=time, return_dict=False, **cast)[0].float()
-
-    def denoise(x: Tensor, time: Tensor) -> Tensor:
-        if settings.cfg == 1:
-            return call(x, time, condition)
-        both = {name: torch.cat([condition[name], negative[name]]) for name in condition}
-        positive, unconditional = call(torch.cat([x, x]), torch.cat([time, time]), both).chunk(2)
-        if not as_v:
-            return guided(positive, unconditional, settings.cfg, settings.rescale)
-        level = logsnr(time)
-        pair = v_of(positive, x, level), v_of(unconditional, x, level)
-        return noise_prediction(guided(*pair, settings.cfg, settings.rescale), x, level, "v")
-
-    return denoise
 
 
 def _in_chunks(

@@ -124,7 +124,7 @@ def test_guidance_by_hand() -> None:
 def test_guidance_rescaled_by_v_is_that_of_the_rule_in_sigmas() -> None:
     """As Lin et al. 2023 §3.4 state it for v, in the variance-exploding form: x / sqrt(σ² + 1) is what the
     network sees, denoised is x − σ·ε, and v is (x / (σ² + 1) − denoised) · sqrt(σ² + 1) / σ."""
-    from cascade_train.sampling.stages import guided_network
+    from cascade_train.sampling.guidance import guided_network
 
     class Answers(torch.nn.Module):
         def __init__(self) -> None:

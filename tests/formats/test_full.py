@@ -10,6 +10,7 @@ import struct
 import subprocess
 import weakref
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,7 @@ def test_tensors_are_made_one_after_another_and_let_go(tmp_path: Path) -> None:
         most = max(most, len(alive))
         return made
 
-    tensors = {f"t{number}": Later((64, 64), torch.float32, lambda n=number: make(n)) for number in range(8)}
+    tensors = {f"t{number}": Later((64, 64), torch.float32, partial(make, number)) for number in range(8)}
     write_file(tmp_path / "large.safetensors", tensors)
     back = read_tensors(tmp_path / "large.safetensors")
     assert all(bool((back[f"t{number}"] == number).all()) for number in range(8))
@@ -225,6 +226,7 @@ out = {}
 for name, shapes in json.load(open(sys.argv[2])).items():
     given = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
     prefix = model_detection.unet_prefix_from_state_dict(given)
+    prefix = prefix if any(key.startswith(prefix) for key in given) else ""  # as its loader does
     kind = model_detection.model_config_from_unet(given, prefix)
     network = (StageC if name[0] == "c" else StageB)
     config = {key: value for key, value in kind.unet_config.items() if key != "disable_unet_model_creation"}
