@@ -99,7 +99,8 @@ def write_tensors(
     """Write ``tensors`` in one visible step, with ``config`` as JSON in the metadata.
 
     Args:
-        half: store floating-point tensors as fp16.
+        tensors: those that are made `Later` are made, written and let go one by one.
+        half: store floating-point tensors as fp16; what is made later is not looked at for its range.
         check: called now and then while writing; what it raises ends it, and ``path`` is as it was.
 
     Raises:

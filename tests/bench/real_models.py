@@ -1,7 +1,8 @@
 """The real thing but for what it has learned: files of the lite models' true layouts with random weights are
 loaded, compared with diffusers, drawn with and trained.
 
-Some 6 GB in a temporary folder, which goes at the end, up to 8 GB of memory and a few minutes of two cores.
+Some 6 GB in a temporary folder (with ComfyUI 11), which goes at the end, up to 10 GB of memory and a few
+minutes of two cores.
 Prints what each file takes to load, the peak of the process's memory in each phase (RSS, which counts pages
 of mapped files), how far Stages C and B are from diffusers' own, and the losses of two LoRA steps at 256
 pixels. With COMFYUI_PATH and COMFYUI_PYTHON (see tests/comfy) also what core's *Load Checkpoint* makes of an
@@ -12,6 +13,7 @@ file is read more than once, a stage is further than 1e-4 from diffusers', a los
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -85,6 +87,7 @@ def measured(folder: Path) -> dict[str, Any]:
     """All figures; ``folder`` takes the files."""
     from cascade_train.host.headless import HeadlessHost, headless_folders
     from cascade_train.models import library
+    from cascade_train.training import run as runs
 
     phases = Phases()
     with phases("make"):
@@ -92,8 +95,6 @@ def measured(folder: Path) -> dict[str, Any]:
     host = HeadlessHost(headless_folders(folder / "output"), "cpu")
     numbers: dict[str, Any] = {}
     models = library.models_in(folder / "models", name="lite-shaped", precision="bf16")
-    with phases("compare"):
-        numbers["from diffusers"] = compare(models)
     with phases("load"):
         numbers["files"] = load(models)
     with phases("draw"):
@@ -101,7 +102,11 @@ def measured(folder: Path) -> dict[str, Any]:
     with phases("train"):
         numbers["losses"] = train(models, host)
     print("losses of two steps:", ", ".join(f"{loss:.4f}" for loss in numbers["losses"]))
+    runs.release()
     library.forget()
+    gc.collect()
+    with phases("compare"):
+        numbers["from diffusers"] = compare(models)
     if os.environ.get("COMFYUI_PATH") and os.environ.get("COMFYUI_PYTHON"):
         with phases("export"):
             numbers["comfyui"] = ask_comfyui(models, folder)
