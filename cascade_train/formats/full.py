@@ -131,8 +131,10 @@ def write_diffusers(
     """Write Stage C or B as a folder that ``StableCascadeUNet.from_pretrained`` opens.
 
     Raises:
-        CascadeError: another part, or the disk is full.
+        CascadeError: another part, a file of that name, or the disk is full.
     """
+    if folder.exists() and not folder.is_dir():
+        raise CascadeError(f"{folder.name} is a file", where=str(folder), fix="Choose another filename")
     if part not in _ARCHITECTURES:
         raise CascadeError(
             f"diffusers has no {part} of this layout", where=str(folder), fix="Choose the format ComfyUI"

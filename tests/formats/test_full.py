@@ -79,6 +79,9 @@ def test_diffusers_opens_the_folder_and_draws_the_same(tiny: ModelsSpec, tmp_pat
     with torch.no_grad():
         ours = network.eval()(**given, return_dict=False)[0]
         assert torch.equal(theirs.eval()(**given, return_dict=False)[0], ours)
+    (tmp_path / "taken").touch()
+    with pytest.raises(CascadeError, match="taken is a file"):
+        export_trained("full", tensors, {}, tmp_path / "taken.safetensors", format="diffusers", models=tiny)
     again = build.load(part, folder).state_dict()
     assert all(torch.equal(value, network.state_dict()[name]) for name, value in again.items())
 
@@ -177,9 +180,8 @@ def test_a_file_says_what_was_trained_on_what(tiny: ModelsSpec, host: HeadlessHo
 
 def test_a_part_that_has_no_such_file_is_refused(tiny: ModelsSpec, tmp_path: Path) -> None:
     _, tensors = trained(tiny, "stage_a")
-    for format, said in ((CHECKPOINT, "no checkpoint of stage_a"),):
-        with pytest.raises(CascadeError, match=said):
-            export_trained("full", tensors, {}, tmp_path / "a.safetensors", format=format, models=tiny)
+    with pytest.raises(CascadeError, match="no checkpoint of stage_a"):
+        export_trained("full", tensors, {}, tmp_path / "a.safetensors", format=CHECKPOINT, models=tiny)
     (file,) = export_trained("full", tensors, {}, tmp_path / "a.safetensors", models=tiny)
     assert all(torch.equal(value, tensors[f"stage_a.{name}"]) for name, value in read_tensors(file).items())
 
