@@ -213,8 +213,13 @@ class ExportRun(CascadeNode):
     HELP = """
     **ComfyUI**: one `.safetensors` with the names ComfyUI's LoRA loaders know. With a file name such as
     `loras/zorp` core's *Load LoRA* lists it; or wire `lora` into core's *Load LoRA Model*. Full weights are
-    written in Stable Cascade's own layout. **diffusers**: a folder that `peft.PeftModel.from_pretrained(unet,
-    folder)` reads. Trained tokens are written beside it, one file each (`clip_g`), for `models/embeddings`.
+    written in Stable Cascade's own layout, for *Load Diffusion Model*. **diffusers**: a folder that
+    `peft.PeftModel.from_pretrained(unet, folder)` reads; of full weights one that
+    `StableCascadeUNet.from_pretrained(folder)` opens. **ComfyUI checkpoint**: one file for core's *Load
+    Checkpoint*: the stage that was trained, or Stage C with the LoRA worked into it, and the encoders and VAE
+    that it needs. Trained tokens are written beside it, one file each (`clip_g`), for `models/embeddings`.
+
+    A file says in its metadata what was trained, on which models and which pictures.
 
     Adapters of nano fit nano alone: ComfyUI's own nodes cannot load models of its size.
     """
@@ -229,8 +234,8 @@ class ExportRun(CascadeNode):
                 "run": link(RUN, "The run, at the step that is wanted."),
                 "format": choice(
                     FORMATS,
-                    "ComfyUI: names that ComfyUI's loaders know. diffusers: names "
-                    "that the peft library injects.",
+                    "ComfyUI: names that ComfyUI's loaders know. diffusers: a folder that peft, or of full "
+                    "weights diffusers, opens. ComfyUI checkpoint: the whole stage with all that it needs.",
                 ),
                 "filename": text(
                     "",

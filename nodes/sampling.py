@@ -14,6 +14,11 @@ SAMPLERS = options(spec.Prompts, "sampler")
 WIDTH = "Width in pixels; 0 is the models' native side."
 HEIGHT = "Height in pixels; 0 is the models' native side."
 SAMPLER = "ddpm draws fresh noise at every step, ddim none."
+RESCALE_OF = options(spec.Prompts, "rescale_of")
+OF_WHAT = (
+    "What rescale is worked out on: what the network answers, as in the official code, or v, as in core's "
+    "RescaleCFG."
+)
 RESCALE = "Draws the contrast that guidance adds back towards normal; 0 leaves it."
 
 
@@ -78,7 +83,8 @@ class PromptsNode(CascadeNode):
                     "Stage C's schedule shift. 0: the models' own, which for Stable Cascade is 2, as in "
                     "ComfyUI; 1 shifts nothing.",
                 ),
-            }
+            },
+            "optional": {"rescale_of": choice(RESCALE_OF, OF_WHAT)},
         }
 
     def run(self, texts: str, **settings: Any) -> tuple[Any]:
@@ -165,6 +171,7 @@ class SampleStageC(CascadeNode):
             "optional": {
                 "negative": link(CONDITIONING, "What guidance leads away from; none is the empty text."),
                 "latent": link(LATENT, "From Encode Stage C, to begin from instead of noise."),
+                "rescale_of": choice(RESCALE_OF, OF_WHAT),
             },
         }
 
@@ -202,6 +209,8 @@ class DecodeStageB(CascadeNode):
             "optional": {
                 "positive": link(CONDITIONING, "The text, which Stage B takes a little of."),
                 "negative": link(CONDITIONING, "What guidance leads away from."),
+                "rescale": number(spec.Prompts.rescale, 0.0, 1.0, 0.05, RESCALE),
+                "rescale_of": choice(RESCALE_OF, OF_WHAT),
             },
         }
 

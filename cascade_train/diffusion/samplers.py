@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from cascade_train.diffusion.schedule import alpha_sigma, logsnr, time_input
+from cascade_train.diffusion.schedule import alpha_sigma, like, logsnr, time_input
 from cascade_train.diffusion.targets import Objective, clean_estimate, noise_prediction
 from cascade_train.errors import CascadeError
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SamplerName = Literal["ddpm", "ddim"]
+
+RescaleOf = Literal["answer", "v"]
+"""Whose spread guidance is brought back to: that of what the network answers (Stable Cascade: the noise), as
+the official code does, or that of v, as ComfyUI's node RescaleCFG does. Append only."""
 
 STAGE_C_NOISE, STAGE_B_NOISE = 64, 65
 """Streams of `noise.normals`, away from those of training. They are part of every picture: append only."""
@@ -88,6 +92,7 @@ class SamplerSettings:
         rescale: how much of the guided prediction's spread is set back to that of the unguided one, 0 to 1.
         sampler: ``ddpm`` draws fresh noise each step, ``ddim`` none.
         shift: moves the schedule towards noise (see `schedule.logsnr`); other programs sample Stage C with 2.
+        rescale_of: what ``rescale`` is worked out on.
     """
 
     steps: int = 20
@@ -95,6 +100,13 @@ class SamplerSettings:
     rescale: float = 0.7
     sampler: SamplerName = "ddpm"
     shift: float = 1.0
+    rescale_of: RescaleOf = "answer"
+
+    def told(self) -> dict[str, Any]:
+        """What names a drawing; a setting that is newer than kept drawings is left out at its default."""
+        return {
+            name: value for name, value in vars(self).items() if (name, value) != ("rescale_of", "answer")
+        }
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -127,6 +139,15 @@ def guided(conditional: Tensor, unconditional: Tensor, cfg: float, rescale: floa
     axes = tuple(range(1, conditional.ndim))
     ratio = conditional.std(axes, keepdim=True) / (pushed.std(axes, keepdim=True) + 1e-9)
     return pushed * (rescale * ratio + (1.0 - rescale))
+
+
+def v_of(epsilon: Tensor, x: Tensor, log_snr: Tensor) -> Tensor:
+    """v = a·ε − b·x₀ (Salimans & Ho 2022) of a noise prediction at ``x`` (B, …): (ε − b·x) / a.
+
+    ``log_snr`` is (B,), or one for all.
+    """
+    a, b = alpha_sigma(log_snr)
+    return (epsilon - like(b, x) * x) / like(a, x)
 
 
 class Denoiser(Protocol):

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from cascade_train.formats.lora import LoRA
 
-FORMATS = ("ComfyUI", "diffusers")
+CHECKPOINT = "ComfyUI checkpoint"
+FORMATS = ("ComfyUI", "diffusers", CHECKPOINT)
+"""A file for one loader; what diffusers and peft open; everything that a stage needs in one file."""
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 PRECISIONS = tuple(DTYPES)
 
@@ -69,12 +71,16 @@ def export_trained(
     models: ModelsSpec,
     metadata: Mapping[str, str] | None = None,
     check: Callable[[], object] = nothing,
+    laid: ModelsSpec | None = None,
 ) -> tuple[Path, ...]:
     """Write a trained state (see `models.trained`) to ``path`` and beside it.
 
     A LoRA becomes one file (ComfyUI) or one folder (diffusers: peft's own layout, named like the file without
-    its ending); each trained token a file ``<name>-<token>.safetensors``; full weights one file, with
-    native keys for ComfyUI.
+    its ending); each trained token a file ``<name>-<token>.safetensors``; full weights one file with native
+    keys for each part (ComfyUI), or a folder (diffusers). ``ComfyUI checkpoint`` is one file with all that
+    the trained stage needs (`full.write_checkpoint`); a LoRA is worked into Stage C there.
+
+    ``laid`` are the models with the run laid over them, which a checkpoint of a LoRA or of tokens needs.
 
     ``check`` is called now and then; what it raises ends the writing, and no half of a file is left. What an
     export that was killed has left goes.
@@ -97,6 +103,12 @@ def export_trained(
     if kind == "full":
         return _full(tensors, path, dtype, format, models, metadata, check)
     made = _adapters(tensors, settings)
+    if format == CHECKPOINT and laid is not None:
+        from cascade_train.formats import full
+
+        full.write_checkpoint(path, "stage_c", laid, {}, dtype, metadata=metadata, check=check)
+        written.append(path)
+        made = None
     if made is not None:
         if format == "ComfyUI":
             base = _base_weights(models)
@@ -148,30 +160,28 @@ def _full(
     metadata: Mapping[str, str] | None,
     check: Callable[[], object],
 ) -> tuple[Path, ...]:
-    from cascade_train.models import layouts, weights
+    from cascade_train.formats import full
 
+    found = sorted({key.partition(".")[0] for key in tensors}, key=lambda part: (part != "stage_c", part))
+    parts: dict[Any, Any] = {part: full.now(tensors, part) for part in found}
+    main = next((part for part in parts if part in full.TOGETHER), None)
+    if format == CHECKPOINT:
+        full.write_checkpoint(
+            path, main or next(iter(parts)), models, parts, dtype, metadata=metadata, check=check
+        )
+        return (path,)
     written = []
-    parts = sorted({key.partition(".")[0] for key in tensors}, key=lambda part: (part != "stage_c", part))
-    for number, part in enumerate(parts):
+    for number, (part, own) in enumerate(parts.items()):
         check()
-        own = {key.partition(".")[2]: value for key, value in tensors.items() if key.startswith(part + ".")}
-        own = {key: value.to(dtype) if value.is_floating_point() else value for key, value in own.items()}
-        if part in ("stage_c", "stage_b") and format == "ComfyUI":
-            own = layouts.to_native(own)
         file = path if number == 0 else path.with_name(f"{path.stem}-{part}.safetensors")
-        weights.write_tensors(file, own, _config(models, part), metadata=metadata, check=check)
+        config = full.config_of(models, part, own)
+        if format == "diffusers" and part in full.TOGETHER:
+            file = file.with_suffix("")
+            full.write_diffusers(file, part, own, config or {}, dtype, metadata=metadata, check=check)
+        else:
+            full.write_native(file, part, own, config, dtype, metadata=metadata, check=check)
         written.append(file)
     return tuple(written)
-
-
-def _config(models: ModelsSpec, part: str) -> Mapping[str, Any] | None:
-    """The configuration stored with the models' own file, which shapes alone may not show."""
-    from cascade_train.models import reading, weights
-
-    file = next((each for each in models.parts if each.part == part), None)
-    if file is None or not Path(file.path).is_file():
-        return None
-    return weights.config_of(reading.part_headers(file)[1])
 
 
 def _base_weights(models: ModelsSpec) -> Callable[[str], Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ def stem(run: Position, name: str) -> str:
 
 
 def _name(models: ModelsSpec, prompts: Prompts) -> str:
-    return digest({"drawing": DRAWING, "models": models.digest, "prompts": asdict(prompts)})
+    return digest({"drawing": DRAWING, "models": models.digest, "prompts": prompts.told()})
 
 
 def _write(file: Path, pixels: np.ndarray, name: str, prompts: Prompts) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cascade_train.formats.export import core_lora, export_path, export_trained
+from cascade_train.data.spec import Source
+from cascade_train.formats.export import CHECKPOINT, core_lora, export_path, export_trained
 from cascade_train.formats.names import cut, dashed
 from cascade_train.host.base import Host
 from cascade_train.migrations import current
@@ -55,6 +57,8 @@ def written(
             f"the run predicts {position.spec.objective}; other programs read Stable Cascade as predicting "
             "epsilon and draw noise with this file, unless they are told"
         )
+    models = position.spec.models
+    laid = runs.apply_trained(models, position) if format == CHECKPOINT and state.kind != "full" else None
     return tuple(
         export_trained(
             state.kind,
@@ -63,9 +67,10 @@ def written(
             path,
             format=format,
             precision=precision,
-            models=position.spec.models,
-            metadata=_provenance(position),
+            models=models,
+            metadata=provenance(position, state),
             check=host.check_interrupt,
+            laid=laid,
         )
     )
 
@@ -83,12 +88,44 @@ def default_name(position: Position) -> str:
     return f"{label}-{position.step:06d}-{position.name[:8]}"
 
 
-def _provenance(position: Position) -> dict[str, str]:
+def provenance(position: Position, state: TrainedState) -> dict[str, str]:
+    """What an exported file says of itself: the run, what it trained, on which models and which pictures.
+
+    Files and folders are named without where they lie.
+    """
+    spec = position.spec
+    base = {file.part: {"file": Path(file.path).name, "content": file.content} for file in spec.models.parts}
+    pictures = {"digest": spec.dataset.digest, "sources": [_named(leaf) for leaf, _ in spec.dataset.leaves()]}
     return {
-        **({} if position.spec.objective == "epsilon" else {PREDICTION: position.spec.objective}),
+        **({} if spec.objective == "epsilon" else {PREDICTION: spec.objective}),
+        **({"modelspec.title": spec.label} if spec.label else {}),
         "cascade_train.format": str(current("export")),
-        "cascade_train.run": position.spec.digest,
+        "cascade_train.run": spec.digest,
         "cascade_train.position": position.name,
         "cascade_train.step": str(position.step),
-        "cascade_train.models": position.spec.models.digest,
+        "cascade_train.models": spec.models.digest,
+        "cascade_train.trained": _what(state),
+        "cascade_train.base": json.dumps(base, sort_keys=True),
+        "cascade_train.applied": json.dumps([run.position for run in spec.models.applied]),
+        "cascade_train.dataset": json.dumps(pictures),
     }
+
+
+def _what(state: TrainedState) -> str:
+    """``all weights of stage_c``, ``lora of rank 8, alpha 8 on stage_c``, ``tokens [zorp]``."""
+    if state.kind == "full":
+        return f"all weights of {', '.join(state.settings['parts'])}"
+    words = " ".join(token["name"] for token in state.settings.get("tokens", ()))
+    said = [f"tokens {words}"] if words else []
+    if state.kind == "lora":
+        about = state.settings
+        rank, alpha = about["rank"], about["alpha"]
+        said.insert(0, f"{about.get('variant', 'lora')} of rank {rank}, alpha {alpha:g} on stage_c")
+    return "; ".join(said)
+
+
+def _named(source: Source) -> str:
+    """What a source is called where it lies, without the way there."""
+    shards = getattr(source, "shards", ())
+    place = getattr(source, "path", "") or (shards[0] if shards else "")
+    return place.rstrip("/\\").replace("\\", "/").rpartition("/")[2] or type(source).__name__

@@ -23,7 +23,7 @@ from cascade_train.models.compressor import encode
 from cascade_train.models.image import encode_image
 from cascade_train.models.live import Live, materialised
 from cascade_train.models.text import encode_tokens
-from cascade_train.sampling.stages import guided_network
+from cascade_train.sampling.guidance import guided_network
 from cascade_train.training.layers import chosen_layers
 from cascade_train.training.objectives.adapters import RowEmbedding, inject_lora, layers_of
 from cascade_train.training.spec import LoRATarget

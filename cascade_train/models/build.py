@@ -16,6 +16,7 @@ from cascade_train.errors import CascadeError
 from cascade_train.models import clip, layouts, open_clip, reading, weights
 from cascade_train.models.layouts import Shapes
 from cascade_train.models.spec import Part, PartFile
+from cascade_train.models.tensor_file import Later
 
 if TYPE_CHECKING:
     import torch
@@ -159,6 +160,23 @@ def load(
     if device != "cpu":
         module.to(device)  # counters that the file lacks
     return module.eval().requires_grad_(False)
+
+
+def stored(file: PartFile) -> dict[str, Later]:
+    """The tensors of a part's file by their names in its module, as stored, each read when it is written.
+
+    Counters of batch norms that the file lacks are zeros, as `load` fills them in.
+    """
+    import torch
+
+    found = reading.stored(file, _RENAMES.get(file.part, _as_it_is))
+    if file.part in ("stage_a", "compressor", "previewer"):
+        with torch.device("meta"):
+            module = build(file.part, described(file)[0])
+        for name in module.state_dict():
+            if name.endswith("num_batches_tracked"):
+                found.setdefault(name, Later.of(torch.zeros((), dtype=torch.long)))
+    return found
 
 
 def described(file: PartFile) -> tuple[dict[str, Any], dict[str, str]]:

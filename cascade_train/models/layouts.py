@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.errors import CascadeError
@@ -67,21 +67,31 @@ def to_native(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """diffusers' tensors of Stage C or B under native names, attention fused."""
     import torch
 
-    stage_b = "clip_txt_mapper.weight" not in tensors
-    out: dict[str, Tensor] = {}
-    for key, value in tensors.items():
-        if ".attention.to_q." in key:
-            stem, kind = key.split(".attention.to_q.")
-            parts = [tensors[f"{stem}.attention.to_{name}.{kind}"] for name in "qkv"]
-            out[f"{stem}.attention.attn.in_proj_{kind}"] = torch.cat(parts, dim=0)
-        elif ".attention.to_k." in key or ".attention.to_v." in key:
-            continue
-        else:
+    return {
+        name: tensors[first] if not others else torch.cat([tensors[each] for each in (first, *others)])
+        for name, (first, *others) in native_names(tensors)
+    }
+
+
+def native_names(names: Collection[str], split: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The native names of diffusers' ``names`` of Stage C or B, each with those whose tensors make it up,
+    their rows one after another: three for a fused ``in_proj``, else one.
+
+    ``split`` keeps q, k and v apart, as ComfyUI saves them.
+    """
+    stage_b = "clip_txt_mapper.weight" not in names
+    for key in names:
+        found = re.search(r"\.attention\.to_([qkv])\.", key)
+        if found and split:
+            yield key.replace(found[0], f".attention.attn.to_{found[1]}."), (key,)
+        elif found and found[1] == "q":
+            parts = (key.replace(found[0], f".attention.to_{letter}.") for letter in "qkv")
+            yield key.replace(".attention.to_q.", ".attention.attn.in_proj_"), tuple(parts)
+        elif not found:
             name = key.replace(".attention.to_out.0", ".attention.attn.out_proj")
             if stage_b:
                 name = re.sub(r"^clip_txt_pooled_mapper\.", "clip_mapper.", name)
-            out[name] = value
-    return out
+            yield name, (key,)
 
 
 def stage_of(shapes: Shapes) -> str:

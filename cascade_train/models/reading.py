@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from cascade_train.models import header, weights
 from cascade_train.models.open_clip import own_shapes
 from cascade_train.models.recognise import own_name, parts_in, what
 from cascade_train.models.spec import Part, PartFile
+from cascade_train.models.tensor_file import NAMES, Later
 
 if TYPE_CHECKING:
     import torch
@@ -204,6 +205,39 @@ def tensors(
             "overflow",
         )
     return out
+
+
+def stored(file: PartFile, rename: Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]) -> dict[str, Later]:
+    """What `tensors` gives, as stored; each is read when it is written, and no other is in memory then.
+
+    Raises:
+        CascadeError: a file cannot be read, now or then.
+    """
+    import torch
+
+    out: dict[str, Later] = {}
+    kinds = {short: getattr(torch, kind) for kind, short in NAMES.items() if hasattr(torch, kind)}
+    for path in files_of(Path(file.path)):
+        found = header.read(path)
+        for name, shape in found.shapes.items():
+            own = own_name(file.part, file.prefix, name)
+            if own is None:
+                continue
+            hollow = torch.empty(tuple(shape), dtype=kinds[found.kinds[name]], device="meta")
+            for made, value in rename(own, hollow):
+                read = partial(_one, path, name, own, made, rename)
+                out[made] = Later(tuple(value.shape), value.dtype, read)
+    return out
+
+
+def _one(
+    path: Path, name: str, own: str, made: str, rename: Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]
+) -> Tensor:
+    """The tensor ``name`` of a file, or of what it is cut into the piece that is called ``made``."""
+    from safetensors import safe_open
+
+    with header.faults_of(path), safe_open(path, "pt") as opened:
+        return dict(rename(own, opened.get_tensor(name)))[made]
 
 
 def _passing(

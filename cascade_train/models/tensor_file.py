@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import nothing
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 NAMES = {
@@ -40,9 +43,38 @@ PIECE = 16 * 1024 * 1024
 """Bytes that are written between two looks at whether to stop."""
 
 
+@dataclass(frozen=True)
+class Later:
+    """A tensor that is made when it is written, and forgotten then: a file may be larger than memory.
+
+    Args:
+        shape: what ``make`` gives, known before.
+        dtype: likewise.
+        make: gives the tensor; called once.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    make: Callable[[], Tensor]
+
+    @staticmethod
+    def of(value: Tensor) -> Later:
+        """``value``, which is there already."""
+        return Later(tuple(value.shape), value.dtype, lambda: value)
+
+    def to(self, dtype: torch.dtype) -> Later:
+        """The same numbers in ``dtype``; counters stay integers."""
+        if not self.dtype.is_floating_point or dtype == self.dtype:
+            return self
+        return Later(self.shape, dtype, lambda: self.make().to(dtype))
+
+
+Writable = Union["Tensor", Later]
+
+
 def write_file(
     path: Path,
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Writable],
     metadata: Mapping[str, str] | None = None,
     *,
     check: Callable[[], object] = nothing,
@@ -68,7 +100,7 @@ def write_file(
     end = 0
     for name in names:
         value = tensors[name]
-        start, end = end, end + value.numel() * value.element_size()
+        start, end = end, end + math.prod(value.shape) * value.dtype.itemsize
         header[name] = {"dtype": NAMES[kinds[name]], "shape": list(value.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     text += b" " * (-len(text) % 8)
@@ -86,10 +118,15 @@ def write_file(
     return hasher.hexdigest()
 
 
-def _bytes(value: Tensor) -> memoryview:
+def _bytes(value: Writable) -> memoryview:
     """The numbers of ``value`` one after another."""
     import torch
 
+    if isinstance(value, Later):
+        made = value.make()
+        if tuple(made.shape) != value.shape or made.dtype != value.dtype:
+            raise ValueError(f"{tuple(made.shape)} {made.dtype} for {value.shape} {value.dtype}")
+        value = made
     flat = value.detach().cpu().contiguous().reshape(-1)
     if not flat.numel():
         return memoryview(b"")

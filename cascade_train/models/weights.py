@@ -12,7 +12,7 @@ from cascade_train.errors import CascadeError
 from cascade_train.files import write_with
 from cascade_train.host.progress import nothing
 from cascade_train.models import header
-from cascade_train.models.tensor_file import write_file
+from cascade_train.models.tensor_file import Later, Writable, write_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +89,7 @@ def prediction(metadata: Mapping[str, str]) -> Literal["epsilon", "v"]:
 
 def write_tensors(
     path: Path,
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Writable],
     config: Mapping[str, Any] | None = None,
     *,
     half: bool = False,
@@ -99,7 +99,8 @@ def write_tensors(
     """Write ``tensors`` in one visible step, with ``config`` as JSON in the metadata.
 
     Args:
-        half: store floating-point tensors as fp16.
+        tensors: those that are made `Later` are made, written and let go one by one.
+        half: store floating-point tensors as fp16; what is made later is not looked at for its range.
         check: called now and then while writing; what it raises ends it, and ``path`` is as it was.
 
     Raises:
@@ -107,8 +108,11 @@ def write_tensors(
     """
     import torch
 
-    out = {}
+    out: dict[str, Writable] = {}
     for key, value in tensors.items():
+        if isinstance(value, Later):
+            out[key] = value.to(torch.float16) if half else value
+            continue
         kept = value.detach().cpu()
         if half and kept.is_floating_point():
             kept = kept.to(torch.float16)

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cascade_train.diffusion.samplers import SamplerName, SamplerSettings
+from cascade_train.diffusion.samplers import RescaleOf, SamplerName, SamplerSettings
 from cascade_train.errors import CascadeError
 from cascade_train.host.base import Host
 from cascade_train.host.progress import progress_of
@@ -86,6 +86,7 @@ def sample_stage_c(
     strength: float,
     negative: ConditioningLink | None = None,
     latent: Latent | None = None,
+    rescale_of: RescaleOf = "answer",
 ) -> Latent:
     """Stage C latents of ``pictures`` pictures, or of as many as ``latent`` holds when that is more."""
     start = None if latent is None else samples_of(latent, 16, "Sample Stage C").clone()
@@ -96,7 +97,8 @@ def sample_stage_c(
     size = picture_size(library.geometry(models), width, height)
     condition, empty = from_link(positive), _or_empty(models, negative, host)
     seeds = range(seed, seed + pictures)
-    settings = SamplerSettings(steps, cfg, rescale, sampler, shift or library.own_shift(models))
+    shift = shift or library.own_shift(models)
+    settings = SamplerSettings(steps, cfg, rescale, sampler, shift, rescale_of)
 
     def draw() -> Tensor:
         library.ask_for_room(models, ("stage_c",), host)
@@ -131,6 +133,8 @@ def decode_stage_b(
     height: int,
     positive: ConditioningLink | None = None,
     negative: ConditioningLink | None = None,
+    rescale: float = 0.7,
+    rescale_of: RescaleOf = "answer",
 ) -> Latent:
     """Stage A's latents; the picture's size is that of ``stage_c`` unless given."""
     latents = samples_of(stage_c, 16, "Decode Stage B").clone()
@@ -144,7 +148,8 @@ def decode_stage_b(
     size = picture_size(geometry, width, height)
     empty = _or_empty(models, negative, host)
     condition = from_link(positive) if positive is not None else empty
-    seeds, settings = range(seed, seed + latents.shape[0]), SamplerSettings(steps, cfg, sampler=sampler)
+    seeds = range(seed, seed + latents.shape[0])
+    settings = SamplerSettings(steps, cfg, rescale, sampler, rescale_of=rescale_of)
 
     def draw() -> Tensor:
         library.ask_for_room(models, ("stage_b",), host)
@@ -224,7 +229,7 @@ def _follows(
         "positive": _told(condition),
         "negative": _told(empty),
         "seeds": [seeds.start, seeds.stop],
-        "settings": vars(settings),
+        "settings": settings.told(),
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from cascade_train.diffusion.samplers import SamplerName, SamplerSettings
+from cascade_train.diffusion.samplers import RescaleOf, SamplerName, SamplerSettings
 from cascade_train.errors import CascadeError
 from cascade_train.host.progress import Progress, part_of, silent
 from cascade_train.models import library
@@ -37,6 +37,7 @@ def text_to_image(
     device: str = "cpu",
     progress: Progress = silent,
     preview: bool = True,
+    rescale_of: RescaleOf = "answer",
 ) -> Tensor:
     """Pictures (N, H, W, 3) in [0, 1], one for each of the N ``seeds``.
 
@@ -44,8 +45,8 @@ def text_to_image(
         prompts: one text for all, or N texts.
         seeds: each picture's own; picture i depends on ``prompts[i]`` and ``seeds[i]`` and on no other.
         width, height: in pixels; 0 is the models' native side.
-        steps_c, cfg_c, rescale, steps_b, cfg_b, sampler, shift: see `SamplerSettings`; shift is Stage C's, 0
-            the models' own.
+        steps_c, cfg_c, rescale, steps_b, cfg_b, sampler, shift, rescale_of: see `SamplerSettings`; shift is
+            Stage C's, 0 the models' own.
         start: pictures (1 or N, H, W, 3) to begin from, of the size that is drawn (image to image), taken
             back towards noise by ``strength`` (above 0, at most 1).
         variation_of: pictures (1 or N, H, W, 3) whose CLIP image embedding conditions Stage C.
@@ -70,7 +71,9 @@ def text_to_image(
         empty,
         seeds=seeds,
         size=size.stage_c,
-        settings=SamplerSettings(steps_c, cfg_c, rescale, sampler, shift or library.own_shift(models)),
+        settings=SamplerSettings(
+            steps_c, cfg_c, rescale, sampler, shift or library.own_shift(models), rescale_of
+        ),
         start=latents,
         strength=strength,
         device=device,
@@ -84,7 +87,7 @@ def text_to_image(
         empty,
         seeds=seeds,
         size=size,
-        settings=SamplerSettings(steps_b, cfg_b, rescale, sampler),
+        settings=SamplerSettings(steps_b, cfg_b, rescale, sampler, rescale_of=rescale_of),
         device=device,
         progress=part_of(progress, steps_c * batches, total),
     )

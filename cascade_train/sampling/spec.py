@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from cascade_train.diffusion.samplers import SamplerName
+from cascade_train.diffusion.samplers import RescaleOf, SamplerName
 from cascade_train.errors import CascadeError
 
 DRAWING = 2
@@ -34,6 +35,14 @@ class Prompts:
     sampler: SamplerName = "ddpm"
     shift: float = 1.0
     """Stage C's schedule shift; 0, which the node starts with, is the models' own (`library.own_shift`)."""
+    rescale_of: RescaleOf = "answer"
+    """What ``rescale`` is worked out on; see `SamplerSettings`."""
+
+    def told(self) -> dict[str, Any]:
+        """What names a drawing; a setting that is newer than kept drawings is left out at its default."""
+        return {
+            name: value for name, value in vars(self).items() if (name, value) != ("rescale_of", "answer")
+        }
 
     def __post_init__(self) -> None:
         if not self.texts:

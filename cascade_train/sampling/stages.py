@@ -18,9 +18,7 @@ from cascade_train.diffusion.noise import batch_noise
 from cascade_train.diffusion.samplers import (
     STAGE_B_NOISE,
     STAGE_C_NOISE,
-    Denoiser,
     SamplerSettings,
-    guided,
     sample,
     sampling_logsnrs,
 )
@@ -36,6 +34,7 @@ from cascade_train.models.text import marked
 from cascade_train.models.weights import PREDICTS
 from cascade_train.sampling import tiles
 from cascade_train.sampling.conditioning import Conditioning, as_long
+from cascade_train.sampling.guidance import guided_network
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -161,7 +160,9 @@ def _walked(
 ) -> Tensor:
     """Stage C's ``x`` walked down ``levels`` in one batch."""
     condition, negative = as_long(condition, negative)
-    denoise = guided_network(network, settings, _inputs(network, condition), _inputs(network, negative))
+    denoise = guided_network(
+        network, settings, _inputs(network, condition), _inputs(network, negative), objective
+    )
     return sample(
         denoise,
         x,
@@ -214,6 +215,7 @@ def sample_b(
                 settings,
                 {"clip_text_pooled": condition.rows(first, last).pooled, "effnet": semantic},
                 {"clip_text_pooled": negative.rows(first, last).pooled, "effnet": torch.zeros_like(semantic)},
+                predicts(network),
             )
             return sample(
                 denoise,
@@ -349,24 +351,6 @@ def _inputs(network: Any, condition: Conditioning) -> dict[str, Tensor]:
         image if image is not None else condition.pooled.new_zeros(len(condition), 1, width or 1)
     )
     return inputs
-
-
-def guided_network(
-    network: Any, settings: SamplerSettings, condition: dict[str, Tensor], negative: dict[str, Tensor]
-) -> Denoiser:
-    def call(x: Tensor, time: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-        dtype = network.embedding[1].weight.dtype
-        cast = {name: value.to(dtype) for name, value in inputs.items()}
-        return network(x.to(dtype), timestep_ratio=time, return_dict=False, **cast)[0].float()
-
-    def denoise(x: Tensor, time: Tensor) -> Tensor:
-        if settings.cfg == 1:
-            return call(x, time, condition)
-        both = {name: torch.cat([condition[name], negative[name]]) for name in condition}
-        positive, unconditional = call(torch.cat([x, x]), torch.cat([time, time]), both).chunk(2)
-        return guided(positive, unconditional, settings.cfg, settings.rescale)
-
-    return denoise
 
 
 def _in_chunks(

@@ -43,6 +43,7 @@ def draw_some(
         cfg_b=prompts.cfg_b,
         sampler=prompts.sampler,
         shift=prompts.shift,
+        rescale_of=prompts.rescale_of,
         device=device,
         progress=progress,
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 import torch
 from diffusers import DDIMScheduler, DDPMWuerstchenScheduler
 
-from cascade_train.diffusion import samplers
+from cascade_train.diffusion import samplers, schedule
 from cascade_train.diffusion.noise import batch_noise
 from cascade_train.diffusion.schedule import alpha_sigma
 from cascade_train.diffusion.targets import clean_estimate
@@ -118,6 +119,41 @@ def test_guidance_by_hand() -> None:
     half = samplers.guided(conditional, unconditional, 2.0, 0.5)
     assert torch.allclose(half, plain * 0.75)
     assert torch.allclose(samplers.guided(conditional, unconditional, 1.0, 0.7), conditional)
+
+
+def test_guidance_rescaled_by_v_is_that_of_the_rule_in_sigmas() -> None:
+    """As Lin et al. 2023 §3.4 state it for v, in the variance-exploding form: x / sqrt(σ² + 1) is what the
+    network sees, denoised is x − σ·ε, and v is (x / (σ² + 1) − denoised) · sqrt(σ² + 1) / σ."""
+    from cascade_train.sampling.guidance import guided_network
+
+    class Answers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.ModuleList([torch.nn.Identity(), torch.nn.Linear(1, 1)])
+
+        def forward(self, x: torch.Tensor, bias: torch.Tensor, **_: Any) -> tuple[torch.Tensor]:
+            return ((x * bias).sin() + bias,)
+
+    x, cfg, rescale = torch.randn(2, 4, 3, 3, dtype=torch.float64), 5.0, 0.7
+    level = schedule.logsnr(torch.tensor([0.2, 0.8], dtype=torch.float64), 2.0)
+    one, other = torch.full((2, 1, 1, 1), 0.9), torch.full((2, 1, 1, 1), -0.4)
+    settings = samplers.SamplerSettings(cfg=cfg, rescale=rescale, rescale_of="v")
+    denoise = guided_network(Answers(), settings, {"bias": one}, {"bias": other})
+    ours = denoise(x.float(), schedule.time_input(level).float())
+
+    sigma = (-level / 2).exp().view(2, 1, 1, 1)
+    wide = x * (sigma**2 + 1).sqrt()
+    answers = [(x.float() * bias).sin().double() + bias for bias in (one, other)]
+    v, v_other = (
+        (wide / (sigma**2 + 1) - (wide - sigma * e)) * (sigma**2 + 1).sqrt() / sigma for e in answers
+    )
+    pushed = v_other + cfg * (v - v_other)
+    spread = v.std((1, 2, 3), keepdim=True) / pushed.std((1, 2, 3), keepdim=True)
+    final = rescale * pushed * spread + (1 - rescale) * pushed
+    denoised = wide / (sigma**2 + 1) - final * sigma / (sigma**2 + 1).sqrt()
+    assert torch.allclose(ours.double(), (wide - denoised) / sigma, rtol=1e-4, atol=1e-4)
+    plain = guided_network(Answers(), replace(settings, rescale_of="answer"), {"bias": one}, {"bias": other})
+    assert not torch.allclose(plain(x.float(), schedule.time_input(level).float()), ours, atol=1e-2)
 
 
 def test_guidance_of_one_picture_does_not_look_at_its_neighbour() -> None:
