@@ -19,8 +19,9 @@ from cascade_train.data.spec import BucketSpec, Dataset
 from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.jobs.measured import measure
 from cascade_train.jobs.needs import BUNDLED
-from cascade_train.jobs.phases import Needs, Way, drawing, training
+from cascade_train.jobs.phases import Needs, drawing, training
 from cascade_train.jobs.tasks import Footprint, Task
+from cascade_train.jobs.ways import Way
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec, Variant
 from cascade_train.sampling.sizes import picture_size

@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -22,8 +22,9 @@ from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.jobs import memory, phases
 from cascade_train.jobs.measured import measure, passes
 from cascade_train.jobs.needs import counted
-from cascade_train.jobs.phases import Phase, Way, drawing, training
+from cascade_train.jobs.phases import Phase, drawing, training
 from cascade_train.jobs.tasks import Footprint, Task
+from cascade_train.jobs.ways import LITE_B, Way, frozen_bytes
 from cascade_train.models import build, layouts, library, owner
 from cascade_train.models.live import Live, held, tensors_of
 from cascade_train.models.spec import ModelsSpec
@@ -74,13 +75,19 @@ def phase(needs: phases.Needs, name: str) -> Phase:
         ("stage_c", {"precision": "bf16"}),
         ("stage_b", {}),
         ("stage_a", {}),
+        ("compressor", {}),
+        ("lora", {"compact": "int8"}),
+        ("lora", {"compact": "fp8", "models": "bf16"}),
+        ("dora", {"precision": "bf16"}),
     ],
 )
 def test_a_training_step_takes_what_was_counted(
     kind: str, changes: dict[str, Any], studio: ModuleType, models: ModelsSpec, tmp_path: Path
 ) -> None:
     if changes.get("models") == "bf16":
-        models, changes = replace(models, precision="bf16"), {}
+        models = replace(models, precision="bf16")
+    models = replace(models, compact=changes.get("compact", ""))
+    changes = {key: value for key, value in changes.items() if key not in ("models", "compact")}
     spec: RunSpec = studio.spec(kind, models, **changes)
     needs = phase(training(spec, measure), "training")
     with nothing_loaded(), Live() as live:
@@ -122,34 +129,6 @@ def _drawn(models: ModelsSpec, part: str, cfg: float, size: Any, live: Live) -> 
     return live.peak
 
 
-def test_a_stack_of_full_width_takes_what_was_counted() -> None:
-    """Two layers of the 3.6B model's own width, as a LoRA with checkpointing trains them and as they draw."""
-    config: dict[str, Any] = dict(phases.LITE_B) | {
-        **{"in_channels": 16, "out_channels": 16, "patch_size": 1, "block_out_channels": [2048]},
-        **{"num_attention_heads": [32], "down_num_layers_per_block": [1], "up_num_layers_per_block": [1]},
-        **{"down_blocks_repeat_mappers": [1], "up_blocks_repeat_mappers": [1], "dropout": [0.1]},
-        **{"block_types_per_layer": [phases.LITE_B["block_types_per_layer"][3]], "conditioning_dim": 2048},
-        **{"clip_text_in_channels": 1280, "clip_image_in_channels": 768, "effnet_in_channels": None},
-        **{
-            "pixel_mapper_in_channels": None,
-            "switch_level": [],
-            "timestep_conditioning_type": ["sca", "crp"],
-        },
-    }
-    train = Task(
-        "train", "stage_c", json.dumps(config), autocast=True, adapts="lora", rank=16, modules="attn"
-    )
-    for task in (
-        train,
-        replace(train, checkpointing=True),
-        Task("draw", "stage_c", train.config, guided=True),
-    ):
-        said = measure(task)
-        with torch.inference_mode(False), torch.enable_grad():
-            taken = passes(nullcontext, task, config)
-        assert 0.2e9 < said.frozen < 0.6e9 and said.passes == pytest.approx(taken, rel=0.05)
-
-
 def test_a_deep_network_is_counted_by_its_first_layers(layout: Callable[[str], dict[str, list[int]]]) -> None:
     """The 1B model's widths, counted block by block, against what follows from two shallow ones."""
     config = layouts.unet_config(layout("stage_c_lite"))
@@ -174,20 +153,15 @@ def test_what_is_said_of_options_is_theirs(layout: Callable[[str], dict[str, lis
     """Numbers that other modules hold, and bytes by hand."""
     assert phases.LARGE == base.LARGE and memory.MARGIN == owner.MARGIN
     lite = json.loads(json.dumps(layouts.unet_config(layout("stage_b_lite"))))
-    assert json.loads(json.dumps(phases.LITE_B)) == lite
+    assert json.loads(json.dumps(LITE_B)) == lite
     count = Footprint(frozen=2 * 1000, linear=800, rows=20, layer=300)
-    assert phases.frozen_bytes(
-        count, "stage_c", Way(compact="int8").of(ModelsSpec("real", precision="bf16"))
-    ) == (
-        2 * 200 + 800 + 4 * 20,
-        2 * 300,
-    )
-    assert phases.frozen_bytes(
-        count, "stage_c", Way(offload=True).of(ModelsSpec("real", precision="bf16"))
-    ) == (
-        2 * 200 + 2 * 2 * 300,
-        0,
-    )
+    models = ModelsSpec("real", precision="bf16")
+    for way, there in (
+        (Way(compact="int8"), 800 + 4 * 20),
+        (Way(offload=True), 0),
+        (Way(compact="fp8", offload=True), 4 * 20 + 300),
+    ):
+        assert frozen_bytes(count, "stage_c", way.of(models)) == 2 * 200 + there
 
 
 @pytest.fixture
