@@ -25,6 +25,7 @@ from cascade_train.jobs.phases import (
     training,
 )
 from cascade_train.jobs.savings import Option, alone, cheapest, in_use, together
+from cascade_train.jobs.tasks import Task
 from cascade_train.jobs.ways import AS_IT_IS, Way
 from cascade_train.models import library
 from cascade_train.models.owner import MARGIN
@@ -56,6 +57,7 @@ class Plan:
     """Titles of nodes whose inputs only running can tell."""
     kept: dict[str, Work] = field(default_factory=dict)
     _totals: dict[Way, int] = field(default_factory=dict)
+    _precisions: set[str] = field(default_factory=set)
 
     def add(
         self, node_id: str, title: str, class_type: str, inputs: Mapping[str, Any], sources: Sequence[str]
@@ -73,6 +75,8 @@ class Plan:
             self.unknown.append(title)
             return
         self._totals.clear()
+        run = inputs.get("run")
+        self._precisions.add((run.spec.models if run is not None else inputs["models"]).precision)
         for work in works:
             kept = self._kept(node_id, AS_IT_IS)
             self.nodes.append(NodeNeeds(node_id, title, work, work(self.counting, AS_IT_IS, kept)))
@@ -110,7 +114,7 @@ class Plan:
 
     def in_use(self) -> tuple[Option, ...]:
         """The options that the graph has already and that make it smaller."""
-        return in_use(self.total)
+        return in_use(self.total, "bf16" in self._precisions)
 
     def with_all(self, options: Sequence[Option]) -> Phase:
         """The largest phase with all of ``options``."""
@@ -130,8 +134,24 @@ def usable(memory: float) -> int:
     return int(memory * 1e9) - MARGIN
 
 
-def new_plan(host: Host) -> Plan:
-    return Plan(cache(partial(counted, folder=host.folders.cache)))
+ONCE = "Counting memory that has not been counted before: some seconds, once."
+
+
+def new_plan(host: Host, say: Callable[[str], None] = lambda text: None) -> Plan:
+    """A plan that remembers in the cache folder of ``host``; ``say`` is told where something has to be
+    measured first."""
+    return Plan(cache(partial(counted, folder=host.folders.cache, tell=_once(say))))
+
+
+def _once(say: Callable[[str], None]) -> Callable[[Task], None]:
+    told: list[Task] = []
+
+    def tell(task: Task) -> None:
+        if not told:
+            say(ONCE)
+        told.append(task)
+
+    return tell
 
 
 def tell_need(spec: RunSpec, host: Host) -> None:
@@ -143,12 +163,14 @@ def tell_need(spec: RunSpec, host: Host) -> None:
 
 
 def run_line(spec: RunSpec, host: Host) -> str:
-    """The peak of training ``spec`` in one line, from what is known or has been counted before.
+    """The peak of training ``spec`` in one line, from what is known or has been counted before; else the
+    person is told that it is counted now.
 
     A run is not kept from training because its memory cannot be counted: the line then says why.
     """
     try:
-        needs = training(spec, partial(counted, folder=host.folders.cache), previews=True)
+        count = partial(counted, folder=host.folders.cache, tell=_once(host.tell))
+        needs = training(spec, count, previews=True)
     except Exception as error:
         return f"needs memory that could not be counted ({error})"
     return f"needs {gigabytes(needs.peak.total)} of memory ({needs.peak.name})"

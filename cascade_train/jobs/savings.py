@@ -50,7 +50,6 @@ OPTIONS: tuple[Option, ...] = (
         Way(precision="bf16"),
         "frozen weights rounded to 8 bits of precision, a layer's output off by about 1 %",
         off=0.01,
-        without=Way(precision="fp32"),
     ),
     Option(
         "one sample at a time (accumulation)",
@@ -108,10 +107,16 @@ def alone(total: Total, limit: int) -> Option | None:
     return next((each for each in sorted(OPTIONS, key=_loss) if total(each.way) <= limit), None)
 
 
-def in_use(total: Total) -> tuple[Option, ...]:
-    """The options that the work has already: without them it would need more."""
+def in_use(total: Total, half: bool) -> tuple[Option, ...]:
+    """The options that the work has, without which it would need more; ``half``: its models are bf16."""
     plain = total(AS_IT_IS)
-    return tuple(each for each in OPTIONS if each.without is not None and total(each.without) > plain)
+
+    def had(option: Option) -> bool:
+        if option.way.precision == "bf16":
+            return half
+        return option.without is not None and total(option.without) > plain
+
+    return tuple(filter(had, OPTIONS))
 
 
 def _loss(option: Option) -> float:

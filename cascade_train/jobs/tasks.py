@@ -8,7 +8,7 @@ from typing import Literal
 from cascade_train.digest import digest
 from cascade_train.models.spec import Part, Precision
 
-COUNTING = 2
+COUNTING = 1
 """Raised when equal tasks would be counted otherwise than before."""
 
 Kind = Literal["train", "draw", "decode", "encode"]
