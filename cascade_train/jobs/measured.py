@@ -91,7 +91,7 @@ def _build(task: Task, config: dict[str, Any]) -> _Made:
         )
     if task.brings:
         _bring(module)
-    if task.kind == "train" and task.modules.strip():
+    if (task.kind == "train" or task.beside) and task.modules.strip():
         target = LoRATarget(task.rank, float(task.rank), task.modules, task.adapts)  # type: ignore[arg-type]
         inject_lora(module, target, chosen_layers(layers_of(module), task.modules))
     elif task.modules.strip():
@@ -119,6 +119,10 @@ def _lay_over(module: nn.Module, task: Task) -> None:
 
 def _trains(task: Task, name: str) -> bool:
     return task.kind == "train" and (not task.adapts or ".lora_" in name)
+
+
+def _full_precision(task: Task, name: str) -> bool:
+    return _trains(task, name) or (task.beside and ".lora_" in name)
 
 
 _LAID = (".down", ".up", ".magnitude")
@@ -169,7 +173,7 @@ def passes(fake: Callable[[], Any], task: Task, config: dict[str, Any]) -> int:
             for layer in each.modules():
                 if isinstance(layer, CompactLinear):
                     layer.dtype = dtype
-            materialised(each, dtype, task.device, partial(_trains, task))
+            materialised(each, dtype, task.device, partial(_full_precision, task))
             whole = task.kind == "train" and task.adapts == ""
             each.train(whole)
             if whole:
@@ -256,7 +260,8 @@ def _draw(task: Task, made: _Made) -> None:
         inputs["effnet"] = new(batch, config.effnet_in_channels, *sides)
     denoise = guided_network(network, SamplerSettings(cfg=4.0 if task.guided else 1.0), inputs, inputs)
     x = new(batch, config.in_channels, task.height, task.width)
-    noise = denoise(x, new(batch))
+    with torch.autocast(task.device, torch.bfloat16) if task.autocast else nullcontext():
+        noise = denoise(x, new(batch))
     clean = x - noise
     x = clean + noise
 

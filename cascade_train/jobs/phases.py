@@ -98,7 +98,7 @@ def training(
             phases.append(replace(idle, name=name, weights=own.weights + more, activations=found.passes))
     if previews and part == "stage_c" and library.has(models, "previewer"):
         grid = _native(models)
-        found = count(_draws(models, "stage_c", _config(models, "stage_c"), held, SHOWN, grid, True))
+        found = count(_preview(spec, held, grid))
         phases.append(replace(idle, name="previews", activations=found.passes))
         task = Task(
             "decode",
@@ -113,6 +113,17 @@ def training(
         weights = own.weights + found.frozen
         phases.append(replace(idle, name="previews, decoded", weights=weights, activations=found.passes))
     return Needs(tuple(phases), step.trained * 2 + state + own.average)
+
+
+def _preview(spec: RunSpec, held: Held, grid: tuple[int, int]) -> Task:
+    """Stage C as it draws while it trains, with its adapters beside its layers."""
+    target = spec.target
+    drawn = _draws(spec.models, "stage_c", _config(spec.models, "stage_c"), held, SHOWN, grid, True)
+    if not isinstance(target, LoRATarget) or not target.modules.strip():
+        return replace(drawn, autocast=spec.precision == "bf16" and held.precision == "fp32")
+    cast = "bf16" in (spec.precision, held.precision)
+    # what adapters give is narrow: their rank hardly matters
+    return replace(drawn, autocast=cast, beside=True, adapts=target.kind, rank=16, modules=target.modules)
 
 
 def drawing(

@@ -53,10 +53,12 @@ class Task:
     previewer_config: str = ""
     brings: bool = False
     """Frozen Linear layers bring their weight in each pass: it is compact or elsewhere (`models.compact`)."""
+    beside: bool = False
+    """Adapters lie beside the layers while drawing, as in training, and are not worked into their weights."""
 
     @property
     def name(self) -> str:
-        later = {"positions": 77, "previewer_config": "", "brings": False}
+        later = {"positions": 77, "previewer_config": "", "brings": False, "beside": False}
         told = {key: value for key, value in asdict(self).items() if later.get(key, ...) != value}
         return digest({"counting": COUNTING, "task": told})
 

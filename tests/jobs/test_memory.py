@@ -20,6 +20,7 @@ from cascade_train.jobs import memory, phases
 from cascade_train.jobs.measured import measure, passes
 from cascade_train.jobs.needs import counted
 from cascade_train.jobs.phases import Phase, drawing, training
+from cascade_train.jobs.previews import RunPreview
 from cascade_train.jobs.tasks import Footprint, Task
 from cascade_train.jobs.ways import LITE_B, Way, frozen_bytes
 from cascade_train.models import layouts, library, owner
@@ -29,7 +30,8 @@ from cascade_train.sampling import stages
 from cascade_train.sampling.conditioning import Conditioning
 from cascade_train.sampling.sizes import picture_size
 from cascade_train.training.objectives import base
-from cascade_train.training.spec import Block, RunSpec
+from cascade_train.training.previews import standing
+from cascade_train.training.spec import Block, LoRATarget, Position, RunSpec
 from cascade_train.training.trainer import Trainer
 
 HERE = Path(__file__).resolve().parent
@@ -99,6 +101,28 @@ def test_a_training_step_takes_what_was_counted(
         trainer.advance(Block(1))
         really = own + live.peak - before  # what feeds remember lies on the CPU, wherever one trains
     assert needs.total == pytest.approx(really, rel=0.05), (needs, really)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_preview_takes_what_was_counted(
+    precision: str, studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    """The pictures that come while one trains, beside what the trainer holds meanwhile."""
+    target = LoRATarget(rank=2, alpha=2.0)
+    spec: RunSpec = studio.spec("lora", models, target=target, batch_size=4, precision=precision)
+    needs = training(spec, measure, previews=True, cached=True)
+    said = max(each.total for each in needs.phases if each.name.startswith("previews"))
+    host = studio.CountingHost(tmp_path)
+    with nothing_loaded(), Live() as live:
+        trainer = Trainer(spec, host)
+        for _ in range(2):
+            trainer.advance(Block(1))
+        own = held(state_of(trainer))
+        before, live.peak = live.now, live.now
+        with standing(trainer, Position(spec, (), str(tmp_path))) as now:
+            assert RunPreview(host)(now) is not None
+        really = own + live.peak - before
+    assert said == pytest.approx(really, rel=0.05)
 
 
 @pytest.mark.parametrize(
