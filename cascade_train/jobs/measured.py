@@ -146,7 +146,9 @@ def _weights(task: Task, config: dict[str, Any]) -> Footprint:
                 trained.append(each.numel())
             else:
                 frozen += each.numel() * (width if each.is_floating_point() else each.element_size())
-    for name, layer in made.module.named_modules():
+    # a layer that a run is laid over is of another class
+    plain = _build(replace(task, brings=False, modules=""), config) if task.kind == "draw" else made
+    for name, layer in plain.module.named_modules():
         if is_worth_it(layer) and not _trains(task, f"{name}.weight"):
             linear.append(layer.weight.shape)  # type: ignore[union-attr]
     if task.tokens:

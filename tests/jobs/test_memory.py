@@ -220,6 +220,10 @@ def test_the_real_model_is_planned_from_its_headers(
     assert code == 0 and "over" not in said
     assert by_name["training"] == pytest.approx(7.9e9, rel=0.03)
     assert by_name["training"] < said["peak"] < 16e9
+    assert {"previews", "previews, decoded", "encoding captions"} <= by_name.keys()
+    look = next(each for each in said["nodes"] if each["title"] == "Look at it")
+    held_back = {each["kept"] for each in look["phases"]}  # the trainer's own, while its run is drawn
+    assert len(look["phases"]) == 4 and len(held_back) == 1 and held_back.pop() > 0.2e9
     code, out = plan("--memory", "12")
     assert code == 0 and "It fits in 12 GB" in out and "with what it has already:" in out
     assert "models in bf16 (costs: " in out and "gradient checkpointing (costs: half as much" in out
