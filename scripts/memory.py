@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,10 @@ from pathlib import Path
 from cascade_train.data.spec import BucketSpec, Dataset
 from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.jobs.measured import measure
-from cascade_train.jobs.needs import BUNDLED
-from cascade_train.jobs.phases import Needs, Way, drawing, training
+from cascade_train.jobs.needs import BUNDLED, between, bundled, corners
+from cascade_train.jobs.phases import Needs, drawing, training
 from cascade_train.jobs.tasks import Footprint, Task
+from cascade_train.jobs.ways import Way
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec, Variant
 from cascade_train.sampling.sizes import picture_size
@@ -51,17 +52,33 @@ def run_of(models: ModelsSpec, target: Target, batch: int) -> RunSpec:
     return RunSpec(models, dataset, target, OptimizerSpec(), batch_size=batch, precision="bf16")
 
 
-def table(folder: Path, seen: dict[str, Footprint]) -> Iterator[str]:
-    """The lines of the table, Markdown, in GB."""
+def counter(seen: dict[str, Footprint]) -> Callable[[Task], Footprint]:
+    """Counts what is not in ``seen``; LoRAs as they are counted from what comes with the package."""
 
     def count(task: Task) -> Footprint:
+        if task.kind == "train" and task.adapts == "lora":
+            for row in corners(task):
+                for each in row:
+                    if each.name not in seen:
+                        seen[each.name] = measure(each)
+            found = between(task, lambda name: asdict(seen[name]))
+            assert found is not None
+            return found
         if task.name not in seen:
             seen[task.name] = measure(task)
         return seen[task.name]
 
+    return count
+
+
+def both_models(folder: Path) -> dict[Variant, ModelsSpec]:
     host = HeadlessHost(headless_folders(folder / "output", None, [folder]), "cpu")
     load = partial(library.load_models, "files", host=host, precision="bf16")
-    both: dict[Variant, ModelsSpec] = {"full": load(variant="full"), "lite": load(variant="lite")}
+    return {"full": load(variant="full"), "lite": load(variant="lite")}
+
+
+def table(both: dict[Variant, ModelsSpec], count: Callable[[Task], Footprint]) -> Iterator[str]:
+    """The lines of the table, Markdown, in GB."""
     yield "| GB, 24×24 latents, base in bf16 | " + " | ".join(name for name, _ in WAYS) + " |"
     yield "|---|" + "---|" * len(WAYS)
     for name, variant, target, batch in TRAININGS:
@@ -71,7 +88,20 @@ def table(folder: Path, seen: dict[str, Footprint]) -> Iterator[str]:
     for name, variant in (("drawing 1024×1024, full B", "full"), ("drawing 1024×1024, lite", "lite")):
         models = both[variant]
         size = picture_size(library.geometry(models), 1024, 1024)
-        yield f"| {name} | " + " | ".join(_cell(drawing(models, size, count, way)) for _, way in WAYS) + " |"
+        found = [drawing(models, size, count, way, laid=LORA) for _, way in WAYS]
+        yield f"| {name} | " + " | ".join(map(_cell, found)) + " |"
+
+
+def others(both: dict[Variant, ModelsSpec], count: Callable[[Task], Footprint]) -> None:
+    """What ``plan`` asks beside the table: encoders, one sample at a time, drawing with no run."""
+    for models in both.values():
+        spec = run_of(models, LORA, 4)
+        size = picture_size(library.geometry(models), 1024, 1024)
+        for way in (Way(), Way(single=True), Way(single=True, compact="int8")):
+            training(spec, count, way, previews=True)
+        for way in (Way(), Way(lite_b=True), Way(lite_b=True, compact="int8")):
+            drawing(models, size, count, way)
+            drawing(models, size, count, way, laid=LORA)
 
 
 def _cell(needs: Needs) -> str:
@@ -84,11 +114,14 @@ def main() -> None:
     )
     parser.add_argument("--models-dir", type=Path, required=True)
     parser.add_argument("--remember", action="store_true")
+    parser.add_argument("--again", action="store_true", help="count what the package remembers, too")
     args = parser.parse_args()
-    seen: dict[str, Footprint] = {}
-    for line in table(args.models_dir, seen):
+    seen = {} if args.again else {name: Footprint(**found) for name, found in bundled().items()}
+    both, count = both_models(args.models_dir), counter(seen)
+    for line in table(both, count):
         print(line, flush=True)
     if args.remember:
+        others(both, count)
         known = {name: asdict(count) for name, count in sorted(seen.items())}
         BUNDLED.write_text(json.dumps(known, indent=0) + "\n", encoding="utf-8")
 

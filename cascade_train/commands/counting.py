@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ def planned(found: Any, host: Any, guess: bool = True) -> tuple[list[Any], Plan]
     from cascade_train.graph.run.plan import dry_run
     from cascade_train.jobs.memory import new_plan
 
-    plan = new_plan(host)
+    # beside the answer, which a machine may read
+    plan = new_plan(host, lambda text: print(text, file=sys.stderr, flush=True))
 
     def seen(node: Any, inputs: Any, sources: Any) -> None:
         if node.will != "fails":

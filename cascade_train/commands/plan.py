@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cascade_train.jobs.memory import Plan
+    from cascade_train.jobs.savings import Option
 
 HELP = "count the memory that a workflow needs, and say what would make it fit"
 
@@ -77,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 def described(plan: Plan, memory: float | None) -> dict[str, Any]:
     """The plan as plain data, in bytes."""
-    from cascade_train.jobs.memory import OPTIONS, usable
+    from cascade_train.jobs.memory import usable
+    from cascade_train.jobs.savings import OPTIONS
 
     peak = plan.peak()
     said: dict[str, Any] = {
@@ -98,16 +100,23 @@ def described(plan: Plan, memory: float | None) -> dict[str, Any]:
             if (there := plan.peak(option.way)) is not None and peak is not None and there.total != peak.total
         ],
     }
+    said["in_use"] = list(map(_told, plan.in_use()))
     if memory is not None:
         limit = usable(memory)
         said["memory"], said["usable"] = memory, limit
         over = plan.first_over(limit)
         if over is not None:
-            cure = plan.cure(limit)
+            cure, one = plan.cure(limit), plan.alone(limit)
             said["over"] = {"node": over.node_id, "title": over.title, "peak": over.needs.peak.total}
-            said["cure"] = [{"option": option.name, "costs": option.costs} for option in cure]
+            said["cure"] = list(map(_told, cure))
             said["cured"] = plan.with_all(cure).total if cure else None
+            if one is not None and cure != (one,):
+                said["alone"] = {**_told(one), "peak": plan.total(one.way)}
     return said
+
+
+def _told(option: Option) -> dict[str, Any]:
+    return {"option": option.name, "costs": option.costs}
 
 
 COLUMNS = ("weights", "gradients", "optimizer", "average", "activations", "kept", "total")
@@ -159,13 +168,18 @@ def _verdict(said: dict[str, Any]) -> list[str]:
     room = f"{said['memory']:g} GB ({gigabytes(said['usable'])} for tensors, the driver takes the rest)"
     over = said.get("over")
     if over is None:
-        return [f"It fits in {room}."]
+        had = [f"  {each['option']} (costs: {each['costs']})" for each in said["in_use"]]
+        return [f"It fits in {room}" + (", with what it has already:" if had else "."), *had]
     lines = [
         f"It does not fit in {room}: {one_line(over['title'])} (#{one_line(over['node'])}) is the first that "
         f"needs more, {gigabytes(over['peak'])}."
     ]
     if not said["cure"]:
         return [*lines, "None of these choices makes it fit; a smaller model or smaller pictures would."]
-    return [*lines, f"It fits, with {gigabytes(said['cured'])}, with:"] + [
-        f"  {each['option']} (costs: {each['costs']})" for each in said["cure"]
-    ]
+    lines.append(f"It fits, with {gigabytes(said['cured'])}, with:")
+    lines += [f"  {each['option']} (costs: {each['costs']})" for each in said["cure"]]
+    if one := said.get("alone"):
+        lines.append(
+            f"Or, with {gigabytes(one['peak'])}, with one alone: {one['option']} (costs: {one['costs']})"
+        )
+    return lines

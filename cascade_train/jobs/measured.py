@@ -19,9 +19,12 @@ from cascade_train.diffusion.samplers import SamplerSettings
 from cascade_train.diffusion.targets import per_sample_mse
 from cascade_train.jobs.tasks import Footprint, Task
 from cascade_train.models import build
+from cascade_train.models.applied import Adapter, attach
+from cascade_train.models.compact import CompactLinear, is_worth_it
 from cascade_train.models.compressor import encode
 from cascade_train.models.image import encode_image
 from cascade_train.models.live import Live, materialised
+from cascade_train.models.spec import Part
 from cascade_train.models.text import encode_tokens
 from cascade_train.sampling.guidance import guided_network
 from cascade_train.training.layers import chosen_layers
@@ -41,9 +44,7 @@ def measure(task: Task) -> Footprint:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with torch.inference_mode(False), torch.random.fork_rng(devices=[]):
-        config = json.loads(task.config)
-        if "shapes" in config:
-            config = build.config_for(task.part, config["shapes"])
+        config = _config_of(task.part, task.config)
         whole = _weights(task, config)
         depths = config.get("down_num_layers_per_block", [])
         if task.part == "stage_c" and min(depths, default=0) > max(SHALLOW):
@@ -56,6 +57,11 @@ def measure(task: Task) -> Footprint:
         return replace(whole, passes=passes(FakeTensorMode, task, config))
 
 
+def _config_of(part: Part, text: str) -> dict[str, Any]:
+    config = json.loads(text)
+    return build.config_for(part, config["shapes"]) if "shapes" in config else config
+
+
 def _cut(config: dict[str, Any], depth: int) -> dict[str, Any]:
     """The configuration of a Stage C with ``depth`` layers a level."""
     both = ("down_num_layers_per_block", "up_num_layers_per_block")
@@ -66,6 +72,11 @@ def _cut(config: dict[str, Any], depth: int) -> dict[str, Any]:
 class _Made:
     module: nn.Module
     text: nn.Module | None = None
+    previewer: nn.Module | None = None
+
+    @property
+    def all(self) -> list[nn.Module]:
+        return [each for each in (self.module, self.text, self.previewer) if each is not None]
 
 
 def _build(task: Task, config: dict[str, Any]) -> _Made:
@@ -73,37 +84,73 @@ def _build(task: Task, config: dict[str, Any]) -> _Made:
     with torch.device("meta"):
         module = build.build(task.part, config)
         text = build.build("text", json.loads(task.text_config)) if task.text_config else None
-    if task.kind == "train" and task.modules.strip():
+        shown = (
+            build.build("previewer", _config_of("previewer", task.previewer_config))
+            if task.previewer_config
+            else None
+        )
+    if task.brings:
+        _bring(module)
+    if (task.kind == "train" or task.beside) and task.modules.strip():
         target = LoRATarget(task.rank, float(task.rank), task.modules, task.adapts)  # type: ignore[arg-type]
         inject_lora(module, target, chosen_layers(layers_of(module), task.modules))
-    return _Made(module, text)
+    elif task.modules.strip():
+        _lay_over(module, task)
+    return _Made(module, text, shown)
+
+
+def _bring(module: nn.Module) -> None:
+    """Put in place of each Linear layer of ``module``, on ``meta``, the one that brings its weight."""
+    for path in [name for name, layer in module.named_modules() if is_worth_it(layer)]:
+        above, _, name = path.rpartition(".")
+        owner = module.get_submodule(above)
+        setattr(owner, name, CompactLinear(getattr(owner, name), "int8", offload=False))
+
+
+def _lay_over(module: nn.Module, task: Task) -> None:
+    """Adapters of a run over ``module``, on ``meta``, as drawing has them."""
+    for name in chosen_layers(layers_of(module), task.modules):
+        layer = module.get_submodule(name)
+        weight: Tensor = layer.weight  # type: ignore[assignment]
+        new = partial(torch.empty, device="meta")
+        down, up = new(task.rank, *weight.shape[1:]), new(len(weight), task.rank, *(1,) * (weight.ndim - 2))
+        attach(layer, Adapter(down, up, 1.0, 1.0, new(len(weight)) if task.adapts == "dora" else None))
 
 
 def _trains(task: Task, name: str) -> bool:
     return task.kind == "train" and (not task.adapts or ".lora_" in name)
 
 
+def _full_precision(task: Task, name: str) -> bool:
+    return _trains(task, name) or (task.beside and ".lora_" in name)
+
+
+_LAID = (".down", ".up", ".magnitude")
+"""What an `Adapter` calls its tensors, which stay fp32."""
+
+
 def _weights(task: Task, config: dict[str, Any]) -> Footprint:
     """Bytes of the weights alone, of the whole network."""
-    made = _build(task, config)
+    made = _build(replace(task, brings=False), config)
     width = 2 if task.precision == "bf16" else 4
     trained: list[int] = []
     frozen, linear = 0, []
-    for module in (made.module, made.text):
-        if module is None:
-            continue
+    for module in made.all:
         for name, value in module.named_parameters():
             if _trains(task, name):
                 trained.append(value.numel())
             else:
                 frozen += width * value.numel()
-        frozen += sum(
-            each.numel() * (width if each.is_floating_point() else each.element_size())
-            for each in module.buffers()
-        )
-        for name, layer in module.named_modules():
-            if type(layer) is nn.Linear and not _trains(task, f"{name}.weight"):
-                linear.append(layer.weight.shape)
+        for name, each in module.named_buffers():
+            if name.endswith(_LAID):
+                trained.append(each.numel())
+            else:
+                frozen += each.numel() * (width if each.is_floating_point() else each.element_size())
+    # a layer that a run is laid over is of another class
+    plain = _build(replace(task, brings=False, modules=""), config) if task.kind == "draw" else made
+    for name, layer in plain.module.named_modules():
+        if is_worth_it(layer) and not _trains(task, f"{name}.weight"):
+            linear.append(layer.weight.shape)  # type: ignore[union-attr]
     if task.tokens:
         trained.append(task.tokens * json.loads(task.text_config)["hidden_size"])
     return Footprint(
@@ -124,9 +171,11 @@ def passes(fake: Callable[[], Any], task: Task, config: dict[str, Any]) -> int:
     made = _build(task, config)
     with fake(), Live() as live:
         dtype = torch.bfloat16 if task.precision == "bf16" else torch.float32
-        modules = [each for each in (made.module, made.text) if each is not None]
-        for each in modules:
-            materialised(each, dtype, task.device, partial(_trains, task))
+        for each in made.all:
+            for layer in each.modules():
+                if isinstance(layer, CompactLinear):
+                    layer.dtype = dtype
+            materialised(each, dtype, task.device, partial(_full_precision, task))
             whole = task.kind == "train" and task.adapts == ""
             each.train(whole)
             if whole:
@@ -159,9 +208,14 @@ def _loss(task: Task, made: _Made) -> Tensor:
         x = new(batch, config.in_channels, task.height, task.width)
         inputs: dict[str, Tensor] = {}
         if made.text is not None:
-            ids = torch.zeros(batch, _length(made.text), dtype=torch.long, device=task.device)
+            length = _length(made.text)
+            chunks = max(1, task.positions // length) if task.part == "stage_c" else 1
+            ids = torch.zeros(batch * chunks, length, dtype=torch.long, device=task.device)
             states = encode_tokens(made.text, ids, torch.ones_like(ids), 0)
-            hidden, pooled = states.hidden, states.pooled
+            hidden, pooled = (
+                states.hidden.unflatten(0, (batch, chunks)).flatten(1, 2),
+                states.pooled[::chunks],
+            )
         else:
             pooled = new(batch, 1, config.clip_text_pooled_in_channels)
             hidden = (
@@ -186,7 +240,9 @@ def _loss(task: Task, made: _Made) -> Tensor:
         absolute = (decoded.float() - pictures).abs().flatten(1).mean(1)
         return per_sample_mse(decoded.float(), pictures) + 0.1 * absolute + 0.25 * book
     if task.part == "compressor":
-        return encode(module, pictures).float().square().flatten(1).mean(1)
+        decoded = made.previewer(encode(module, pictures))  # type: ignore[misc]
+        wanted = nn.functional.interpolate(pictures, size=decoded.shape[-2:], mode="area")
+        return per_sample_mse(decoded.float(), wanted)
     decoded = module(new(batch, 16, task.height, task.width)).float()
     return per_sample_mse(decoded, torch.zeros_like(decoded))
 
@@ -206,7 +262,8 @@ def _draw(task: Task, made: _Made) -> None:
         inputs["effnet"] = new(batch, config.effnet_in_channels, *sides)
     denoise = guided_network(network, SamplerSettings(cfg=4.0 if task.guided else 1.0), inputs, inputs)
     x = new(batch, config.in_channels, task.height, task.width)
-    noise = denoise(x, new(batch))
+    with torch.autocast(task.device, torch.bfloat16) if task.autocast else nullcontext():
+        noise = denoise(x, new(batch))
     clean = x - noise
     x = clean + noise
 

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from cascade_train.host.base import Host
 from cascade_train.jobs.needs import counted
 from cascade_train.jobs.phases import (
-    AS_IT_IS,
     LARGE,
     NETWORKS,
     Counting,
     Needs,
     Phase,
-    Way,
     drawing,
     encoding_a,
     parameters,
     training,
 )
+from cascade_train.jobs.savings import Option, alone, cheapest, in_use, together
+from cascade_train.jobs.tasks import Task
+from cascade_train.jobs.ways import AS_IT_IS, Way
 from cascade_train.models import library
 from cascade_train.models.owner import MARGIN
 from cascade_train.models.spec import ModelsSpec, Part
@@ -34,30 +35,6 @@ from cascade_train.training.spec import LoRATarget, RunSpec
 
 Work = Callable[[Counting, Way, int], Needs]
 """What a node needs, by what is done otherwise and what of a trainer is kept meanwhile."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """A way to need less, and what it costs."""
-
-    name: str
-    way: Way
-    costs: str
-
-
-OPTIONS: tuple[Option, ...] = (
-    Option("one sample at a time (accumulation)", Way(single=True), "time; no other result"),
-    Option(
-        "gradient checkpointing", Way(checkpointing="on"), "half as much computing again; no other result"
-    ),
-    Option("lite Stage B", Way(lite_b=True), "validation's fine detail; nothing in training"),
-    Option("8-bit AdamW", Way(optimizer="adamw8bit"), "moments rounded to 8 bits; needs bitsandbytes"),
-    Option("models in bf16", Way(precision="bf16"), "frozen weights rounded to 8 bits of precision"),
-    Option("base in int8", Way(compact="int8"), "a layer's output off by about 2 %, where bf16 is by 1 %"),
-    Option("base in fp8", Way(compact="fp8"), "a layer's output off by 3 to 5 %"),
-    Option("base from the CPU, layer by layer", Way(offload=True), "its bytes over the bus in each pass"),
-)
-"""From what changes no result to what costs most."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +56,8 @@ class Plan:
     unknown: list[str] = field(default_factory=list)
     """Titles of nodes whose inputs only running can tell."""
     kept: dict[str, Work] = field(default_factory=dict)
+    _totals: dict[Way, int] = field(default_factory=dict)
+    _precisions: set[str] = field(default_factory=set)
 
     def add(
         self, node_id: str, title: str, class_type: str, inputs: Mapping[str, Any], sources: Sequence[str]
@@ -95,6 +74,9 @@ class Plan:
         except KeyError:
             self.unknown.append(title)
             return
+        self._totals.clear()
+        run = inputs.get("run")
+        self._precisions.add((run.spec.models if run is not None else inputs["models"]).precision)
         for work in works:
             kept = self._kept(node_id, AS_IT_IS)
             self.nodes.append(NodeNeeds(node_id, title, work, work(self.counting, AS_IT_IS, kept)))
@@ -122,47 +104,29 @@ class Plan:
         return next((node for node in self.nodes if node.needs.peak.total > limit), None)
 
     def cure(self, limit: int) -> tuple[Option, ...]:
-        """The least that makes all of it fit in ``limit`` bytes: one option, else the first few together;
-        empty where nothing does."""
-        for option in OPTIONS:
-            if self._total(option.way) <= limit:
-                return (option,)
-        together = Way()
-        chosen: list[Option] = []
-        for option in OPTIONS:
-            if option.way.compact == "fp8":
-                continue
-            smaller = together.and_(option.way)
-            if self._total(smaller) < self._total(together):
-                together, chosen = smaller, [*chosen, option]
-            if self._total(together) <= limit:
-                return _needed(self, chosen, limit)
-        return ()
+        """The options that lose least of those that make all of it fit in ``limit`` bytes together; empty
+        where none do."""
+        return cheapest(self.total, limit)
+
+    def alone(self, limit: int) -> Option | None:
+        """The one option that loses least of those with which all of it fits."""
+        return alone(self.total, limit)
+
+    def in_use(self) -> tuple[Option, ...]:
+        """The options that the graph has already and that make it smaller."""
+        return in_use(self.total, "bf16" in self._precisions)
 
     def with_all(self, options: Sequence[Option]) -> Phase:
         """The largest phase with all of ``options``."""
-        peak = self.peak(_together(options))
+        peak = self.peak(together(options))
         return peak if peak is not None else Phase("nothing")
 
-    def _total(self, way: Way) -> int:
-        peak = self.peak(way)
-        return peak.total if peak is not None else 0
-
-
-def _together(options: Sequence[Option]) -> Way:
-    way = Way()
-    for each in options:
-        way = way.and_(each.way)
-    return way
-
-
-def _needed(plan: Plan, chosen: list[Option], limit: int) -> tuple[Option, ...]:
-    """``chosen`` without those that it fits without."""
-    for option in list(chosen):
-        fewer = [each for each in chosen if each is not option]
-        if plan.with_all(fewer).total <= limit:
-            chosen = fewer
-    return tuple(chosen)
+    def total(self, way: Way = AS_IT_IS) -> int:
+        """Bytes of the largest phase of all, with ``way``."""
+        if way not in self._totals:
+            peak = self.peak(way)
+            self._totals[way] = peak.total if peak is not None else 0
+        return self._totals[way]
 
 
 def usable(memory: float) -> int:
@@ -170,8 +134,24 @@ def usable(memory: float) -> int:
     return int(memory * 1e9) - MARGIN
 
 
-def new_plan(host: Host) -> Plan:
-    return Plan(partial(counted, folder=host.folders.cache))
+ONCE = "Counting memory that has not been counted before: some seconds, once."
+
+
+def new_plan(host: Host, say: Callable[[str], None] = lambda text: None) -> Plan:
+    """A plan that remembers in the cache folder of ``host``; ``say`` is told where something has to be
+    measured first."""
+    return Plan(cache(partial(counted, folder=host.folders.cache, tell=_once(say))))
+
+
+def _once(say: Callable[[str], None]) -> Callable[[Task], None]:
+    told: list[Task] = []
+
+    def tell(task: Task) -> None:
+        if not told:
+            say(ONCE)
+        told.append(task)
+
+    return tell
 
 
 def tell_need(spec: RunSpec, host: Host) -> None:
@@ -183,12 +163,14 @@ def tell_need(spec: RunSpec, host: Host) -> None:
 
 
 def run_line(spec: RunSpec, host: Host) -> str:
-    """The peak of training ``spec`` in one line, from what is known or has been counted before.
+    """The peak of training ``spec`` in one line, from what is known or has been counted before; else the
+    person is told that it is counted now.
 
     A run is not kept from training because its memory cannot be counted: the line then says why.
     """
     try:
-        needs = training(spec, partial(counted, folder=host.folders.cache), previews=True)
+        count = partial(counted, folder=host.folders.cache, tell=_once(host.tell))
+        needs = training(spec, count, previews=True)
     except Exception as error:
         return f"needs memory that could not be counted ({error})"
     return f"needs {gigabytes(needs.peak.total)} of memory ({needs.peak.name})"
@@ -224,7 +206,9 @@ def _draws_prompts(inputs: Mapping[str, Any]) -> list[Work]:
     run, prompts = inputs.get("run"), inputs["prompts"]
     models: ModelsSpec = run.spec.models if run is not None else inputs["models"]
     guided: list[Part] = [part for part, cfg in zip(NETWORKS, (prompts.cfg_c, prompts.cfg_b)) if cfg != 1]
-    return [_drawing(models, prompts.width, prompts.height, guided=guided)]
+    target = run.spec.target if run is not None else None
+    laid = target if isinstance(target, LoRATarget) else None
+    return [_drawing(models, prompts.width, prompts.height, guided=guided, laid=laid)]
 
 
 def _drawing(models: ModelsSpec, width: int = 0, height: int = 0, **which: Any) -> Work:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,8 +18,9 @@ from typing import Any
 
 from cascade_train.data.buckets import Buckets
 from cascade_train.jobs.tasks import Footprint, Task
+from cascade_train.jobs.ways import AS_IT_IS, LITE_B, Held, Way, frozen_bytes
 from cascade_train.models import build, clip, library, reading, weights
-from cascade_train.models.spec import ModelsSpec, Part, PartFile, Precision
+from cascade_train.models.spec import ModelsSpec, Part, PartFile
 from cascade_train.sampling.sizes import PictureSize
 from cascade_train.training.spec import LoRATarget, RunSpec
 
@@ -28,75 +29,12 @@ Counting = Callable[[Task], Footprint]
 LARGE = 300_000_000
 """Parameters from which on automatic checkpointing is on (`training.objectives.base`)."""
 NETWORKS: tuple[Part, ...] = ("stage_c", "stage_b")
-OPTIONAL: tuple[Part, ...] = ("stage_c", "stage_b")
-"""Parts whose frozen Linear weights may be int8 or fp8, or stay on the CPU."""
+PREVIEWER_WIDTHS = (512, 256, 128, 128)
+"""Of the official previewer."""
 SHOWN = 4
 """Captions that a preview draws while training."""
-BYTES: Mapping[Precision, int] = {"fp32": 4, "bf16": 2}
-
-_BLOCKS = ["SDCascadeResBlock", "SDCascadeTimestepBlock", "SDCascadeAttnBlock"]
-LITE_B: Mapping[str, Any] = {
-    "in_channels": 4,
-    "out_channels": 4,
-    "timestep_ratio_embedding_dim": 64,
-    "patch_size": 2,
-    "conditioning_dim": 1280,
-    "block_out_channels": [320, 576, 1152, 1152],
-    "num_attention_heads": [-1, -1, 18, 18],
-    "down_num_layers_per_block": [2, 4, 14, 4],
-    "up_num_layers_per_block": [4, 14, 4, 2],
-    "down_blocks_repeat_mappers": [1, 1, 1, 1],
-    "up_blocks_repeat_mappers": [2, 2, 2, 2],
-    "block_types_per_layer": [_BLOCKS[:2], _BLOCKS[:2], _BLOCKS, _BLOCKS],
-    "clip_text_in_channels": None,
-    "clip_text_pooled_in_channels": 1280,
-    "clip_image_in_channels": None,
-    "clip_seq": 4,
-    "effnet_in_channels": 16,
-    "pixel_mapper_in_channels": 3,
-    "kernel_size": 3,
-    "dropout": [0.0, 0.0, 0.1, 0.1],
-    "self_attn": True,
-    "timestep_conditioning_type": ["sca"],
-    "switch_level": None,
-}
-"""The configuration of the official lite Stage B (700 M parameters)."""
-
-
-@dataclass(frozen=True)
-class Way:
-    """What is done otherwise than a workflow says; None is as it says."""
-
-    precision: Precision | None = None
-    checkpointing: str | None = None
-    compact: str | None = None
-    offload: bool | None = None
-    optimizer: str | None = None
-    single: bool = False
-    """One sample passes at a time (accumulation as large as the batch)."""
-    lite_b: bool = False
-
-    def of(self, models: ModelsSpec) -> _Held:
-        return _Held(
-            self.precision or models.precision,
-            getattr(models, "compact", "") if self.compact is None else self.compact,
-            getattr(models, "offload", False) if self.offload is None else self.offload,
-        )
-
-    def and_(self, other: Way) -> Way:
-        """Both together."""
-        changed = {key: value for key, value in vars(other).items() if value not in (None, False)}
-        return replace(self, **changed)
-
-
-AS_IT_IS = Way()
-
-
-@dataclass(frozen=True)
-class _Held:
-    precision: Precision
-    compact: str
-    offload: bool
+LONG = 3
+"""Chunks of a caption where captions are read in chunks: up to 225 tokens, some 170 words."""
 
 
 @dataclass(frozen=True)
@@ -142,29 +80,50 @@ def training(
     state = {"adamw": 8 * numbers, "sgd": 4 * numbers}.get(optimizer, 8 * numbers)
     if optimizer == "adamw8bit":
         state = 2 * (numbers - step.small) + math.ceil(8 * (numbers - step.small) / 256) + 8 * step.small
-    frozen, extra = frozen_bytes(step, part, held)
+    frozen = frozen_bytes(step, part, held)
     own = Phase(
         "training",
         weights=frozen + step.trained,
         gradients=step.trained,
         optimizer=state,
         average=step.trained if spec.optimizer.ema > 0 else 0,
-        activations=max(0, step.passes - step.trained) + extra,
+        activations=max(0, step.passes - step.trained),
     )
     phases = [own]
     idle = replace(own, activations=0)
     if not cached:
         for name, task in _encoding(spec, part, held):
             found = count(task)
-            more, extra = frozen_bytes(found, task.part, held)
-            phases.append(
-                replace(idle, name=name, weights=own.weights + more, activations=found.passes + extra)
-            )
+            more = frozen_bytes(found, task.part, held)
+            phases.append(replace(idle, name=name, weights=own.weights + more, activations=found.passes))
     if previews and part == "stage_c" and library.has(models, "previewer"):
         grid = _native(models)
-        found = count(_draws("stage_c", _config(models, "stage_c"), held.precision, SHOWN, grid, True))
-        phases.append(replace(idle, name="previews", activations=found.passes + extra))
+        found = count(_preview(spec, held, grid))
+        phases.append(replace(idle, name="previews", activations=found.passes))
+        task = Task(
+            "decode",
+            "previewer",
+            _config(models, "previewer"),
+            held.precision,
+            batch=SHOWN,
+            height=grid[0],
+            width=grid[1],
+        )
+        found = count(task)
+        weights = own.weights + found.frozen
+        phases.append(replace(idle, name="previews, decoded", weights=weights, activations=found.passes))
     return Needs(tuple(phases), step.trained * 2 + state + own.average)
+
+
+def _preview(spec: RunSpec, held: Held, grid: tuple[int, int]) -> Task:
+    """Stage C as it draws while it trains, with its adapters beside its layers."""
+    target = spec.target
+    drawn = _draws(spec.models, "stage_c", _config(spec.models, "stage_c"), held, SHOWN, grid, True)
+    if not isinstance(target, LoRATarget) or not target.modules.strip():
+        return replace(drawn, autocast=spec.precision == "bf16" and held.precision == "fp32")
+    cast = "bf16" in (spec.precision, held.precision)
+    # what adapters give is narrow: their rank hardly matters
+    return replace(drawn, autocast=cast, beside=True, adapts=target.kind, rank=16, modules=target.modules)
 
 
 def drawing(
@@ -176,16 +135,20 @@ def drawing(
     parts: Sequence[Part] = ("text", "stage_c", "stage_b", "stage_a"),
     guided: Sequence[Part] = NETWORKS,
     kept: int = 0,
+    laid: LoRATarget | None = None,
 ) -> Needs:
-    """The phases of drawing a picture of ``size`` with ``parts``, beside what a trainer has ``kept``."""
+    """The phases of drawing a picture of ``size`` with ``parts``, beside what a trainer has ``kept``;
+    ``laid``: the adapters of a run are laid over Stage C."""
     held = way.of(models)
     phases = []
     for part in parts:
         if not library.has(models, part):
             continue
-        found = count(drawing_task(models, part, size, part in guided, way))
-        frozen, extra = frozen_bytes(found, part, held)
-        phases.append(Phase(_NAMES[part], frozen, activations=found.passes + extra, kept=kept))
+        found = count(drawing_task(models, part, size, part in guided, way, laid))
+        frozen = frozen_bytes(found, part, held)
+        if laid is not None and part == "stage_c":
+            frozen += found.trained * laid.rank
+        phases.append(Phase(_NAMES[part], frozen, activations=found.passes, kept=kept))
     return Needs(tuple(phases))
 
 
@@ -201,20 +164,28 @@ _NAMES: dict[Part, str] = {
 
 
 def drawing_task(
-    models: ModelsSpec, part: Part, size: PictureSize, guided: bool = True, way: Way = AS_IT_IS
+    models: ModelsSpec,
+    part: Part,
+    size: PictureSize,
+    guided: bool = True,
+    way: Way = AS_IT_IS,
+    laid: LoRATarget | None = None,
 ) -> Task:
     """What `drawing` asks of one part, for one picture."""
-    precision = way.of(models).precision
+    held = way.of(models)
+    precision = held.precision
     config = (
         _text(LITE_B) if part == "stage_b" and way.lite_b and _is_large(models) else _config(models, part)
     )
     if part == "stage_c":
-        task = _draws(part, config, precision, 1, size.stage_c, guided)
-        return replace(task, positions=_positions(models))
+        task = _draws(models, part, config, held, 1, size.stage_c, guided)
+        if laid is not None and laid.modules.strip():  # what is worked out of a layer depends on no rank
+            return replace(task, adapts=laid.kind, rank=1, modules=laid.modules)
+        return task
     if part == "stage_b":
-        return _draws(part, config, precision, 1, size.stage_b, guided)
+        return _draws(models, part, config, held, 1, size.stage_b, guided)
     if part == "text":
-        return Task("encode", part, config, precision, height=1, width=77)
+        return Task("encode", part, config, precision, batch=chunks_of(models), height=1, width=77)
     if part == "stage_a":
         return Task("decode", part, config, precision, height=size.stage_b[0], width=size.stage_b[1])
     if part == "previewer":
@@ -229,20 +200,6 @@ def encoding_a(models: ModelsSpec, size: PictureSize, count: Counting, way: Way 
     config = _config(models, "stage_a")
     found = count(Task("encode", "stage_a", config, held.precision, height=height, width=width))
     return Needs((Phase("encoding the picture", found.frozen, activations=found.passes),))
-
-
-def frozen_bytes(count: Footprint, part: Part, held: _Held) -> tuple[int, int]:
-    """Bytes that the frozen weights of ``part`` take on the device, and what a layer takes beside them while
-    it computes."""
-    each = BYTES[held.precision]
-    if part not in OPTIONAL or not (held.compact or held.offload):
-        return count.frozen, 0
-    rest = count.frozen - each * count.linear
-    numbers = count.linear + 4 * count.rows if held.compact else each * count.linear
-    layer = each * count.layer if held.compact else 0
-    if held.offload:
-        numbers = 2 * (count.layer if held.compact else each * count.layer)
-    return rest + numbers, layer
 
 
 def checkpointed(spec: RunSpec, part: Part, way: Way) -> bool:
@@ -293,6 +250,7 @@ def _step(spec: RunSpec, part: Part, way: Way) -> Task:
             checkpointing=checks,
             pieces=pieces,
             positions=_positions(models),
+            brings=held.brings(part),
         )
     also = "text" in target.also
     return Task(
@@ -305,9 +263,18 @@ def _step(spec: RunSpec, part: Part, way: Way) -> Task:
         height=height,
         width=width,
         text_config=_config(models, "text") if also else "",
+        previewer_config=_decoder(models) if part == "compressor" else "",
         checkpointing=checks,
         pieces=pieces,
+        positions=_positions(models) if part == "stage_c" else 77,
     )
+
+
+def _decoder(models: ModelsSpec) -> str:
+    """The configuration of the previewer that a compressor is trained with."""
+    if library.has(models, "previewer"):
+        return _config(models, "previewer")
+    return _text({"widths": PREVIEWER_WIDTHS})
 
 
 def _input(spec: RunSpec, part: Part) -> tuple[int, int]:
@@ -328,7 +295,7 @@ def _largest(spec: RunSpec) -> tuple[int, int]:
     return max(buckets.sizes, key=lambda size: size[0] * size[1])
 
 
-def _encoding(spec: RunSpec, part: Part, held: _Held) -> list[tuple[str, Task]]:
+def _encoding(spec: RunSpec, part: Part, held: Held) -> list[tuple[str, Task]]:
     """What encoders do while ``spec`` trains, one sample at a time."""
     target, models = spec.target, spec.models
     width, height = _largest(spec)
@@ -348,21 +315,50 @@ def _encoding(spec: RunSpec, part: Part, held: _Held) -> list[tuple[str, Task]]:
     for name, each in frozen:
         if library.has(models, each):
             sides = (1, 77) if each == "text" else (height, width)
+            rows = chunks_of(models) if each == "text" else 1
             config = _config(models, each)
-            out.append((name, Task("encode", each, config, held.precision, height=sides[0], width=sides[1])))
+            out.append(
+                (
+                    name,
+                    Task("encode", each, config, held.precision, batch=rows, height=sides[0], width=sides[1]),
+                )
+            )
     return out
 
 
 def _draws(
-    part: Part, config: str, precision: Precision, batch: int, grid: tuple[int, int], guided: bool
+    models: ModelsSpec,
+    part: Part,
+    config: str,
+    held: Held,
+    batch: int,
+    grid: tuple[int, int],
+    guided: bool,
 ) -> Task:
-    return Task("draw", part, config, precision, batch=batch, height=grid[0], width=grid[1], guided=guided)
+    return Task(
+        "draw",
+        part,
+        config,
+        held.precision,
+        batch=batch,
+        height=grid[0],
+        width=grid[1],
+        guided=guided,
+        positions=_positions(models) if part == "stage_c" else 77,
+        brings=held.brings(part),
+    )
+
+
+def chunks_of(models: ModelsSpec) -> int:
+    """Chunks that a caption is thought to have."""
+    return LONG if models.captions == "chunks" else 1
 
 
 def _positions(models: ModelsSpec) -> int:
     if not library.has(models, "text"):
         return 77
-    return min(77, int(json.loads(_config(models, "text")).get("max_position_embeddings", 77)))
+    length = min(77, int(json.loads(_config(models, "text")).get("max_position_embeddings", 77)))
+    return length * chunks_of(models)
 
 
 def _native(models: ModelsSpec) -> tuple[int, int]:

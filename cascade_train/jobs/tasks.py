@@ -19,7 +19,8 @@ class Task:
     """One network at one thing.
 
     Args:
-        config: of ``part``, JSON (`models.build`); ``text_config`` of a text model that is trained with it.
+        config: of ``part``, JSON (`models.build`); ``text_config`` and ``previewer_config`` of a text model
+            and a previewer that are trained with it.
         precision: what the weights are held in; ``autocast``: computing in bf16 with fp32 weights.
         batch, height, width: of the input: latents for Stages B and C and for decoding, else pixels.
             A batch of captions has a ``height`` of 1 and their length as ``width``.
@@ -49,10 +50,16 @@ class Task:
     device: str = "cpu"
     positions: int = 77
     """Of the text's states that Stage C attends to."""
+    previewer_config: str = ""
+    brings: bool = False
+    """Frozen Linear layers bring their weight in each pass: it is compact or elsewhere (`models.compact`)."""
+    beside: bool = False
+    """Adapters lie beside the layers while drawing, as in training, and are not worked into their weights."""
 
     @property
     def name(self) -> str:
-        told = {key: value for key, value in asdict(self).items() if (key, value) != ("positions", 77)}
+        later = {"positions": 77, "previewer_config": "", "brings": False, "beside": False}
+        told = {key: value for key, value in asdict(self).items() if later.get(key, ...) != value}
         return digest({"counting": COUNTING, "task": told})
 
 
@@ -61,8 +68,9 @@ class Footprint:
     """Bytes of a task: ``frozen`` and ``trained`` weights (buffers with the frozen ones), and ``passes``,
     the most that lives beside weights while a batch goes forward and back, gradients included.
 
-    ``linear`` are the numbers in frozen Linear weights, ``rows`` their rows, ``layer`` the numbers of the
-    largest; ``small`` the numbers that are trained in tensors of fewer than 4096.
+    ``linear`` are the numbers in those frozen Linear weights of the part that may be compact, ``rows`` their
+    rows, ``layer`` the numbers of the largest; ``small`` the numbers that are trained in tensors of fewer
+    than 4096. Where a run is drawn with, ``trained`` are its adapters.
     """
 
     frozen: int

@@ -42,7 +42,7 @@ def lay_over(module: nn.Module, part: str, applied: Applied) -> nn.Module:
     if not touches(applied, part):
         return module
     trained = state_of(applied)
-    return _finished(_with_adapters(owner.twin(module), part, trained, applied, _attach), part, trained)
+    return _finished(_with_adapters(owner.twin(module), part, trained, applied, attach), part, trained)
 
 
 def merged(module: nn.Module, part: str, applied: Applied) -> nn.Module:
@@ -103,7 +103,8 @@ class Adapter(nn.Module):
         return merged_weight(weight, *changed, over_base=self.over_base)
 
 
-def _attach(layer: nn.Module, adapter: Adapter) -> None:
+def attach(layer: nn.Module, adapter: Adapter) -> None:
+    """Apply ``adapter`` to the weight of ``layer`` whenever it is read."""
     if isinstance(layer, CompactLinear):
         layer.adapters.append(adapter.to(layer.weight.device))
         return

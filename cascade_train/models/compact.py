@@ -38,7 +38,7 @@ def compacted(module: nn.Module, part: str, spec: ModelsSpec) -> nn.Module:
     if not spec.makes_compact(part):
         return module
     # names alone: whoever holds the layers themselves holds all their weights to the end
-    for path in [name for name, layer in module.named_modules() if _is_worth_it(layer)]:
+    for path in [name for name, layer in module.named_modules() if is_worth_it(layer)]:
         above, _, name = path.rpartition(".")
         owner = module.get_submodule(above)
         if spec.compact and not torch.isfinite(getattr(owner, name).weight).all():
@@ -56,7 +56,8 @@ def numbers(module: nn.Module) -> int:
     return own + sum(each.tensor.numel() for each in kept if each is not None)
 
 
-def _is_worth_it(layer: nn.Module) -> bool:
+def is_worth_it(layer: nn.Module) -> bool:
+    """Whether ``layer`` is one that is made compact."""
     return type(layer) is nn.Linear and layer.weight.numel() >= SMALLEST
 
 
@@ -161,4 +162,4 @@ def _quantised(weight: Tensor, kind: Compact) -> tuple[Tensor, Tensor | None]:
     return (rows.round().to(torch.int8) if kind == "int8" else rows.to(torch.float8_e4m3fn)), scale
 
 
-__all__ = ["CompactLinear", "compacted", "numbers"]
+__all__ = ["CompactLinear", "compacted", "is_worth_it", "numbers"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import math
-import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -17,25 +16,29 @@ import torch
 from PIL import Image
 
 from cascade_train.cli import main
-from cascade_train.graph.core.registry import pack_nodes
-from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.jobs import memory, phases
 from cascade_train.jobs.measured import measure, passes
 from cascade_train.jobs.needs import counted
-from cascade_train.jobs.phases import Phase, Way, drawing, training
+from cascade_train.jobs.phases import Phase, drawing, training
+from cascade_train.jobs.previews import RunPreview
 from cascade_train.jobs.tasks import Footprint, Task
-from cascade_train.models import build, layouts, library, owner
+from cascade_train.jobs.ways import LITE_B, Way, frozen_bytes
+from cascade_train.models import layouts, library, owner
 from cascade_train.models.live import Live, held, tensors_of
 from cascade_train.models.spec import ModelsSpec
-from cascade_train.nano import widths
 from cascade_train.sampling import stages
 from cascade_train.sampling.conditioning import Conditioning
 from cascade_train.sampling.sizes import picture_size
 from cascade_train.training.objectives import base
-from cascade_train.training.spec import Block, RunSpec
+from cascade_train.training.previews import standing
+from cascade_train.training.spec import Block, LoRATarget, Position, RunSpec
 from cascade_train.training.trainer import Trainer
 
-LAYOUTS = Path(__file__).resolve().parents[1] / "models" / "layouts"
+HERE = Path(__file__).resolve().parent
+found = importlib.util.spec_from_file_location("jobs_headers", HERE / "headers.py")
+assert found is not None and found.loader is not None
+headers = importlib.util.module_from_spec(found)
+found.loader.exec_module(headers)
 
 
 @contextmanager
@@ -74,13 +77,19 @@ def phase(needs: phases.Needs, name: str) -> Phase:
         ("stage_c", {"precision": "bf16"}),
         ("stage_b", {}),
         ("stage_a", {}),
+        ("compressor", {}),
+        ("lora", {"compact": "int8"}),
+        ("lora", {"compact": "fp8", "models": "bf16"}),
+        ("dora", {"precision": "bf16"}),
     ],
 )
 def test_a_training_step_takes_what_was_counted(
     kind: str, changes: dict[str, Any], studio: ModuleType, models: ModelsSpec, tmp_path: Path
 ) -> None:
     if changes.get("models") == "bf16":
-        models, changes = replace(models, precision="bf16"), {}
+        models = replace(models, precision="bf16")
+    models = replace(models, compact=changes.get("compact", ""))
+    changes = {key: value for key, value in changes.items() if key not in ("models", "compact")}
     spec: RunSpec = studio.spec(kind, models, **changes)
     needs = phase(training(spec, measure), "training")
     with nothing_loaded(), Live() as live:
@@ -92,6 +101,28 @@ def test_a_training_step_takes_what_was_counted(
         trainer.advance(Block(1))
         really = own + live.peak - before  # what feeds remember lies on the CPU, wherever one trains
     assert needs.total == pytest.approx(really, rel=0.05), (needs, really)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_preview_takes_what_was_counted(
+    precision: str, studio: ModuleType, models: ModelsSpec, tmp_path: Path
+) -> None:
+    """The pictures that come while one trains, beside what the trainer holds meanwhile."""
+    target = LoRATarget(rank=2, alpha=2.0)
+    spec: RunSpec = studio.spec("lora", models, target=target, batch_size=4, precision=precision)
+    needs = training(spec, measure, previews=True, cached=True)
+    said = max(each.total for each in needs.phases if each.name.startswith("previews"))
+    host = studio.CountingHost(tmp_path)
+    with nothing_loaded(), Live() as live:
+        trainer = Trainer(spec, host)
+        for _ in range(2):
+            trainer.advance(Block(1))
+        own = held(state_of(trainer))
+        before, live.peak = live.now, live.now
+        with standing(trainer, Position(spec, (), str(tmp_path))) as now:
+            assert RunPreview(host)(now) is not None
+        really = own + live.peak - before
+    assert said == pytest.approx(really, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -122,34 +153,6 @@ def _drawn(models: ModelsSpec, part: str, cfg: float, size: Any, live: Live) -> 
     return live.peak
 
 
-def test_a_stack_of_full_width_takes_what_was_counted() -> None:
-    """Two layers of the 3.6B model's own width, as a LoRA with checkpointing trains them and as they draw."""
-    config: dict[str, Any] = dict(phases.LITE_B) | {
-        **{"in_channels": 16, "out_channels": 16, "patch_size": 1, "block_out_channels": [2048]},
-        **{"num_attention_heads": [32], "down_num_layers_per_block": [1], "up_num_layers_per_block": [1]},
-        **{"down_blocks_repeat_mappers": [1], "up_blocks_repeat_mappers": [1], "dropout": [0.1]},
-        **{"block_types_per_layer": [phases.LITE_B["block_types_per_layer"][3]], "conditioning_dim": 2048},
-        **{"clip_text_in_channels": 1280, "clip_image_in_channels": 768, "effnet_in_channels": None},
-        **{
-            "pixel_mapper_in_channels": None,
-            "switch_level": [],
-            "timestep_conditioning_type": ["sca", "crp"],
-        },
-    }
-    train = Task(
-        "train", "stage_c", json.dumps(config), autocast=True, adapts="lora", rank=16, modules="attn"
-    )
-    for task in (
-        train,
-        replace(train, checkpointing=True),
-        Task("draw", "stage_c", train.config, guided=True),
-    ):
-        said = measure(task)
-        with torch.inference_mode(False), torch.enable_grad():
-            taken = passes(nullcontext, task, config)
-        assert 0.2e9 < said.frozen < 0.6e9 and said.passes == pytest.approx(taken, rel=0.05)
-
-
 def test_a_deep_network_is_counted_by_its_first_layers(layout: Callable[[str], dict[str, list[int]]]) -> None:
     """The 1B model's widths, counted block by block, against what follows from two shallow ones."""
     config = layouts.unet_config(layout("stage_c_lite"))
@@ -174,103 +177,26 @@ def test_what_is_said_of_options_is_theirs(layout: Callable[[str], dict[str, lis
     """Numbers that other modules hold, and bytes by hand."""
     assert phases.LARGE == base.LARGE and memory.MARGIN == owner.MARGIN
     lite = json.loads(json.dumps(layouts.unet_config(layout("stage_b_lite"))))
-    assert json.loads(json.dumps(phases.LITE_B)) == lite
+    assert json.loads(json.dumps(LITE_B)) == lite
     count = Footprint(frozen=2 * 1000, linear=800, rows=20, layer=300)
-    assert phases.frozen_bytes(
-        count, "stage_c", Way(compact="int8").of(ModelsSpec("real", precision="bf16"))
-    ) == (
-        2 * 200 + 800 + 4 * 20,
-        2 * 300,
-    )
-    assert phases.frozen_bytes(
-        count, "stage_c", Way(offload=True).of(ModelsSpec("real", precision="bf16"))
-    ) == (
-        2 * 200 + 2 * 2 * 300,
-        0,
-    )
+    models = ModelsSpec("real", precision="bf16")
+    for way, there in (
+        (Way(compact="int8"), 800 + 4 * 20),
+        (Way(offload=True), 0),
+        (Way(compact="fp8", offload=True), 4 * 20 + 300),
+    ):
+        assert frozen_bytes(count, "stage_c", way.of(models)) == 2 * 200 + there
 
 
 @pytest.fixture
-def full_size(tmp_path: Path, layout: Callable[[str], dict[str, list[int]]]) -> Path:
+def full_size(tmp_path: Path) -> Path:
     """A models folder of full-size files that hold a true header and nothing else."""
-    root = tmp_path / "models"
-    for name, file in (
-        *(("stage_c", "unet/stage_c_bf16"), ("stage_b", "unet/stage_b_bf16"), ("stage_a", "vae/stage_a")),
-        *(("effnet_encoder", "vae/effnet_encoder"), ("previewer", "vae/previewer")),
-    ):
-        sparse(root / f"{file}.safetensors", layout(name))
-    text = root / "text_encoders" / "stable_cascade_text_encoder"
-    config = {"vocab_size": 49408, "hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32}
-    config |= {"num_attention_heads": 20, "max_position_embeddings": 77, "projection_dim": 1280}
-    with torch.device("meta"):
-        states = build.build("text", config).state_dict()
-    sparse(text / "model.safetensors", {key: list(value.shape) for key, value in states.items()})
-    (text / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    widths.write_tokenizer(text)
-    return root
-
-
-def sparse(path: Path, shapes: dict[str, list[int]]) -> None:
-    header, at = {}, 0
-    for key, shape in shapes.items():
-        size = 2 * math.prod(shape)
-        header[key] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as handle:
-        handle.write(struct.pack("<Q", len(text)) + text)
-        handle.truncate(8 + len(text) + at)
+    return headers.write_full_size(tmp_path / "models")
 
 
 @pytest.fixture
 def layout() -> Callable[[str], dict[str, list[int]]]:
-    """Shapes by tensor name of an official file. On disk they are grouped by shape."""
-
-    def read(name: str) -> dict[str, list[int]]:
-        grouped = json.loads((LAYOUTS / f"{name}.json").read_text(encoding="utf-8"))
-        return {key: json.loads(shape) for shape, keys in grouped.items() for key in keys.split()}
-
-    return read
-
-
-def defaults(prompt: dict[str, Any]) -> dict[str, Any]:
-    """``prompt`` with every input that is not given at its default."""
-    classes = pack_nodes().build_mappings(HeadlessHost(headless_folders(Path("output"))))[0]
-    for node in prompt.values():
-        cls = classes.get(node["class_type"])
-        for name, (_, *options) in (cls.INPUT_TYPES()["required"] if cls else {}).items():
-            if options and "default" in options[0]:
-                node["inputs"].setdefault(name, options[0]["default"])
-    return prompt
-
-
-def graph(pictures: Path) -> dict[str, Any]:
-    """A LoRA of rank 16 over the files, and its validation."""
-
-    def node(kind: str, title: str, **inputs: Any) -> dict[str, Any]:
-        return {"class_type": f"Cascade{kind}", "inputs": inputs, "_meta": {"title": title}}
-
-    return {
-        "1": node("LoadStableCascade", "Models", source="files", variant="full", precision="bf16"),
-        "2": node("ImageFolder", "Pictures", path=str(pictures), recursive=True),
-        "3": node("LoRATarget", "LoRA", rank=16),
-        "4": node("Optimizer", "AdamW"),
-        "5": node(
-            "TrainingRun",
-            "The run",
-            models=["1", 0],
-            dataset=["2", 0],
-            target=["3", 0],
-            optimizer=["4", 0],
-            batch_size=1,
-            precision="bf16",
-        ),
-        "6": node("TrainSteps", "Train it", run=["5", 0], steps=100),
-        "7": node("Prompts", "Prompts", texts="a cat", width=1024, height=1024),
-        "8": node("Validate", "Look at it", prompts=["7", 0], run=["6", 0]),
-        "9": {"class_type": "PreviewImage", "inputs": {"images": ["8", 0]}, "_meta": {"title": "Show"}},
-    }
+    return headers.layout
 
 
 def test_the_real_model_is_planned_from_its_headers(
@@ -280,7 +206,7 @@ def test_the_real_model_is_planned_from_its_headers(
     pictures = tmp_path / "input" / "mine"
     pictures.mkdir(parents=True)
     Image.new("RGB", (800, 800)).save(pictures / "cat.png")
-    Path("lora.json").write_text(json.dumps(defaults(graph(pictures))), encoding="utf-8")
+    Path("lora.json").write_text(json.dumps(headers.defaults(headers.graph(pictures))), encoding="utf-8")
 
     def plan(*words: str) -> tuple[int, str]:
         capsys.readouterr()
@@ -294,9 +220,16 @@ def test_the_real_model_is_planned_from_its_headers(
     assert code == 0 and "over" not in said
     assert by_name["training"] == pytest.approx(7.9e9, rel=0.03)
     assert by_name["training"] < said["peak"] < 16e9
+    assert {"previews", "previews, decoded", "encoding captions"} <= by_name.keys()
+    look = next(each for each in said["nodes"] if each["title"] == "Look at it")
+    held_back = {each["kept"] for each in look["phases"]}  # the trainer's own, while its run is drawn
+    assert len(look["phases"]) == 4 and len(held_back) == 1 and held_back.pop() > 0.2e9
+    code, out = plan("--memory", "12")
+    assert code == 0 and "It fits in 12 GB" in out and "with what it has already:" in out
+    assert "models in bf16 (costs: " in out and "gradient checkpointing (costs: half as much" in out
     code, out = plan("--memory", "8")
     assert code == 1 and "Train it (#6) is the first that needs more" in out
-    assert "It fits, with" in out and "costs:" in out
+    assert "  base in int8 (costs: a layer's output off by about 2 %" in out.split("It fits, with")[1]
     assert main(["run", "lora.json", "--models-dir", str(full_size), "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "needs 8.8 GB of memory" in out and "Memory: 8.8 GB at most, in Train it (#6)" in out
