@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade_train.data.spec import Source
+from cascade_train.digest import digest
 from cascade_train.formats.export import CHECKPOINT, core_lora, export_path, export_trained
 from cascade_train.formats.names import cut, dashed
 from cascade_train.host.base import Host
 from cascade_train.migrations import current
+from cascade_train.models.spec import AppliedRun
 from cascade_train.models.trained import TrainedState
 from cascade_train.models.weights import PREDICTION
 from cascade_train.training import run as runs
-from cascade_train.training.spec import Position
+from cascade_train.training.folders import described
+from cascade_train.training.spec import KeptSpec, Position
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,7 +98,7 @@ def provenance(position: Position, state: TrainedState) -> dict[str, str]:
     """
     spec = position.spec
     base = {file.part: {"file": Path(file.path).name, "content": file.content} for file in spec.models.parts}
-    pictures = {"digest": spec.dataset.digest, "sources": [_named(leaf) for leaf, _ in spec.dataset.leaves()]}
+    laid = [each.position if isinstance(each, AppliedRun) else each.content for each in spec.models.applied]
     return {
         **({} if spec.objective == "epsilon" else {PREDICTION: spec.objective}),
         **({"modelspec.title": spec.label} if spec.label else {}),
@@ -106,8 +109,8 @@ def provenance(position: Position, state: TrainedState) -> dict[str, str]:
         "cascade_train.models": spec.models.digest,
         "cascade_train.trained": _what(state),
         "cascade_train.base": json.dumps(base, sort_keys=True),
-        "cascade_train.applied": json.dumps([run.position for run in spec.models.applied]),
-        "cascade_train.dataset": json.dumps(pictures),
+        "cascade_train.applied": json.dumps(laid),
+        "cascade_train.dataset": json.dumps(_pictures(position)),
     }
 
 
@@ -122,6 +125,14 @@ def _what(state: TrainedState) -> str:
         rank, alpha = about["rank"], about["alpha"]
         said.insert(0, f"{about.get('variant', 'lora')} of rank {rank}, alpha {alpha:g} on stage_c")
     return "; ".join(said)
+
+
+def _pictures(position: Position) -> dict[str, Any]:
+    """The dataset by its digest and its sources' names; a run loaded from its folder knows the first."""
+    if isinstance(position.spec, KeptSpec):
+        return {"digest": digest(described(Path(position.folder)).get("dataset"))}
+    dataset = position.spec.dataset
+    return {"digest": dataset.digest, "sources": [_named(leaf) for leaf, _ in dataset.leaves()]}
 
 
 def _named(source: Source) -> str:

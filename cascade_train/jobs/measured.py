@@ -114,7 +114,8 @@ def _lay_over(module: nn.Module, task: Task) -> None:
         weight: Tensor = layer.weight  # type: ignore[assignment]
         new = partial(torch.empty, device="meta")
         down, up = new(task.rank, *weight.shape[1:]), new(len(weight), task.rank, *(1,) * (weight.ndim - 2))
-        attach(layer, Adapter(down, up, 1.0, 1.0, new(len(weight)) if task.adapts == "dora" else None))
+        tensors = {"A": down, "B": up, **({"magnitude": new(len(weight))} if task.adapts == "dora" else {})}
+        attach(layer, Adapter(tensors, 1.0, 1.0))
 
 
 def _trains(task: Task, name: str) -> bool:
@@ -125,7 +126,7 @@ def _full_precision(task: Task, name: str) -> bool:
     return _trains(task, name) or (task.beside and ".lora_" in name)
 
 
-_LAID = (".down", ".up", ".magnitude")
+_LAID = (".A", ".B", ".magnitude")
 """What an `Adapter` calls its tensors, which stay fp32."""
 
 
@@ -150,7 +151,7 @@ def _weights(task: Task, config: dict[str, Any]) -> Footprint:
     plain = _build(replace(task, brings=False, modules=""), config) if task.kind == "draw" else made
     for name, layer in plain.module.named_modules():
         if is_worth_it(layer) and not _trains(task, f"{name}.weight"):
-            linear.append(layer.weight.shape)  # type: ignore[union-attr]
+            linear.append(layer.weight.shape)
     if task.tokens:
         trained.append(task.tokens * json.loads(task.text_config)["hidden_size"])
     return Footprint(

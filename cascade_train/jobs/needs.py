@@ -60,9 +60,10 @@ def corners(task: Task) -> list[list[Task]]:
     return [[replace(task, rank=rank, batch=batch) for batch in batches] for rank in ranks]
 
 
-def between(task: Task, known: Callable[[str], Any] = lambda name: bundled().get(name)) -> Footprint | None:
-    """The count of a LoRA of any rank and batch from ``known`` ones of others: what is alive at the peak is
-    frozen, goes with the rank, with the batch, or with both."""
+def between(task: Task, known: Callable[[str], Any] | None = None) -> Footprint | None:
+    """The count of a LoRA of any rank and batch from ``known`` ones of others (the bundled ones): what is
+    alive at the peak is frozen, goes with the rank, with the batch, or with both."""
+    known = known or bundled().get
     if task.kind != "train" or task.adapts != "lora":
         return None
     if not (1 <= task.rank <= MOST_RANK and task.batch <= MOST_BATCH):

@@ -201,7 +201,7 @@ def warm_caches(folder: Path, rounds: int) -> dict[str, Any]:
         models=models, dataset=cached, target=LoRATarget(), optimizer=OptimizerSpec(), batch_size=batch
     )
     position = start(spec, host)
-    trainer = Trainer(position.spec, host)
+    trainer = Trainer(position.settings, host)
     from cascade_train.training.spec import Block
 
     def train() -> None:

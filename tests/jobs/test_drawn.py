@@ -110,7 +110,7 @@ def test_a_run_s_pictures_lie_in_its_folder_and_need_no_checkpoint(
         checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}"))
     assert torch.equal(validate(PROMPTS, host, run=last)[0], grids[-1:]), "read without the weights"
 
-    other = runs.start(replace(start.spec, seed=5), host)
+    other = runs.start(replace(start.settings, seed=5), host)
     assert torch.equal(validate(PROMPTS, host, run=other)[0], grids[:1]), "read from the cache"
     assert len(list((Path(other.folder) / "samples").iterdir())) == 2, "and kept with this run too"
 

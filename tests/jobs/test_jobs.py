@@ -81,7 +81,7 @@ def test_looking_changes_nothing(start: Position, host: HeadlessHost) -> None:
     looked = runs.trained(whole)
     other = HeadlessHost(headless_folders(host.folders.output.parent / "elsewhere"), "cpu")
     runs.release()
-    straight, *_ = train_block(runs.start(start.spec, other), 4, None, other)
+    straight, *_ = train_block(runs.start(start.settings, other), 4, None, other)
     for name, value in runs.trained(straight).tensors.items():
         assert torch.equal(value, looked.tensors[name]), name
     assert plot.shape == (1, 360, 640, 3) and loss > 0
@@ -123,7 +123,7 @@ def test_pictures_and_loss_are_shown_while_training(
     assert any("loss" in text for text in host.sink.texts)
 
     runs.release()
-    shown, *_ = train_block(runs.start(start.spec, seen), 4, None, seen, preview_every=1000)
+    shown, *_ = train_block(runs.start(start.settings, seen), 4, None, seen, preview_every=1000)
     texts = [text for text in watched.texts if text.startswith("step ")]
     assert len(watched.pictures) == len(texts), "no message without its picture"
     first, last = (np.asarray(watched.pictures[index]) for index in (0, -1))
@@ -155,10 +155,10 @@ def test_samples_take_their_share_between_a_block_s_ends(
     assert drawn[0] == 1 and drawn[-1] == 6 and len(drawn) < 6, "the steps between are too quick for more"
     monkeypatch.setattr(previews, "SHARE", float("inf"))
     drawn.clear()
-    train_block(runs.start(replace(start.spec, seed=1), seen), 6, None, seen, preview_every=2)
+    train_block(runs.start(replace(start.settings, seed=1), seen), 6, None, seen, preview_every=2)
     assert drawn == [1, 2, 4, 6]
     drawn.clear()
-    train_block(runs.start(replace(start.spec, seed=2), seen), 6, None, seen, preview_every=0)
+    train_block(runs.start(replace(start.settings, seed=2), seen), 6, None, seen, preview_every=0)
     assert drawn == [], "0 shows none"
 
 
@@ -176,7 +176,7 @@ def test_a_stop_tells_what_was_saved_and_where(start: Position, seen: HeadlessHo
             self.told.append(text)
 
     sink = seen.sink = Stops()
-    begun = runs.start(start.spec, seen)
+    begun = runs.start(start.settings, seen)
     with pytest.raises(Interrupted):
         train_block(begun, 5, None, seen, preview_every=1)
     (checkpoint,) = (Path(begun.folder) / "checkpoints").glob("0*")
@@ -254,7 +254,7 @@ def test_models_that_a_deleted_run_was_laid_over_still_draw(start: Position, hos
     library.forget()
     assert torch.equal(draw_prompts(models, PROMPTS, host), before)
     shutil.rmtree(Path(later.folder))
-    over = RunSpec(models, start.spec.dataset, LoRATarget(rank=1, alpha=1), start.spec.optimizer)
+    over = RunSpec(models, start.settings.dataset, LoRATarget(rank=1, alpha=1), start.settings.optimizer)
     assert runs.start(over, host).step == 0, "a run on top is described"
     assert checkpoint_there(later)
 

@@ -19,7 +19,7 @@ from cascade_train.host.headless import HeadlessHost, Quiet, headless_folders
 from cascade_train.jobs.export import export
 from cascade_train.jobs.train import train_block
 from cascade_train.jobs.validate import validate
-from cascade_train.models import library
+from cascade_train.models import header, library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.sampling.pipeline import text_to_image
 from cascade_train.sampling.spec import Prompts
@@ -33,7 +33,7 @@ PROMPTS = Prompts(texts=("a red ring on a black background",), pictures=2, steps
 
 @pytest.fixture
 def nano() -> ModelsSpec:
-    return library.load_models("nano", host=None, precision="fp32")
+    return library.models_in(library.nano_folder(), name="nano")
 
 
 @pytest.fixture
@@ -206,6 +206,9 @@ def test_last_weeks_run_draws_without_its_graph(
     )
     again, same = (Path(export(each, "ComfyUI", "", "fp32", host)[0]) for each in (run, first))
     assert again == same
+    told = [header.read(path).metadata for path in (again,)]
+    assert told[0]["cascade_train.run"] == first.spec.digest
+    assert json.loads(told[0]["cascade_train.dataset"])["digest"] == first.settings.dataset.digest
 
     wanted = validate(PROMPTS, host, run=first)[1]
     prompt = tmp_path / "draw.json"

@@ -74,7 +74,7 @@ def test_an_old_run_opens_and_is_trained_on(old: tuple[Any, Position]) -> None:
     assert host.sink.warnings == ["bad samples skipped: 1 broken (made up)"]
     later, metrics = run.train(position, 2, host=host, learning_rate=1e-4)
     assert host.trained == 2 and [row["step"] for row in metrics.rows] == [1, 2, 3, 4, 5]
-    trainer = Trainer(position.spec, host)
+    trainer = Trainer(position.settings, host)
     trainer.restore(checkpoints.read_state(checkpoints.folder_of(position)), 3)
     for block in checkpoints.truncated(later, 4).blocks[-1], later.blocks[-1]:
         trainer.advance(block)

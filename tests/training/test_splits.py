@@ -207,7 +207,7 @@ def test_the_trainer_in_memory_takes_up_another_accumulation(
 ) -> None:
     host = studio.CountingHost(tmp_path)
     position, _ = run.train(run.start(studio.spec("lora", dropping, batch_size=4), host), 1, host=host)
-    more = replace(position, spec=replace(position.spec, accumulation=4))
+    more = replace(position, spec=replace(position.settings, accumulation=4))
     run.train(more, 1, host=host)
     (trainer,) = run._live.values()
     assert len(trainer._micro_batches(0)) == 4 and host.trained == 2
