@@ -31,7 +31,7 @@ from cascade_train.models import library
 from cascade_train.models.owner import MARGIN
 from cascade_train.models.spec import ModelsSpec, Part
 from cascade_train.sampling.sizes import picture_size
-from cascade_train.training.spec import LoRATarget, RunSpec
+from cascade_train.training.spec import KeptSpec, LoRATarget, RunSpec
 
 Work = Callable[[Counting, Way, int], Needs]
 """What a node needs, by what is done otherwise and what of a trainer is kept meanwhile."""
@@ -206,7 +206,8 @@ def _draws_prompts(inputs: Mapping[str, Any]) -> list[Work]:
     run, prompts = inputs.get("run"), inputs["prompts"]
     models: ModelsSpec = run.spec.models if run is not None else inputs["models"]
     guided: list[Part] = [part for part, cfg in zip(NETWORKS, (prompts.cfg_c, prompts.cfg_b)) if cfg != 1]
-    target = run.spec.target if run is not None else None
+    spec = run.spec if run is not None else None
+    target = spec.lora if isinstance(spec, KeptSpec) else getattr(spec, "target", None)
     laid = target if isinstance(target, LoRATarget) else None
     return [_drawing(models, prompts.width, prompts.height, guided=guided, laid=laid)]
 

@@ -13,7 +13,7 @@ from cascade_train.migrations import read_forward
 from cascade_train.models.recognise import NAMES
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.training import checkpoints, folders
-from cascade_train.training.spec import KeptSpec, Position
+from cascade_train.training.spec import KeptSpec, LoRATarget, Position
 
 
 def names(root: Path) -> list[str]:
@@ -81,9 +81,11 @@ def kept(
     label = str(about.get("label", ""))
     _same_models(spec.get("models"), models, f"{label or folder.name[:12]}", told)
     saved = _at(checkpoints.listed(folder, told), step, folder)
-    position = Position(
-        KeptSpec(folder.name, models, spec.get("objective", "epsilon"), label), saved.blocks, str(folder)
-    )
+    target = spec.get("target") or {}
+    lora = {name: target[name] for name in ("rank", "alpha", "modules", "kind") if name in target}
+    laid = LoRATarget(**lora) if target.get("is") == "LoRATarget" else None
+    known = KeptSpec(folder.name, models, spec.get("objective", "epsilon"), label, laid)
+    position = Position(known, saved.blocks, str(folder))
     if checkpoints.tag_of(position) != saved.tag:
         raise CascadeError(
             f"the checkpoint {saved.folder.name} is not one of the run {folder.name[:12]}",

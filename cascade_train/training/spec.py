@@ -136,12 +136,14 @@ class RunSpec:
 @dataclass(frozen=True)
 class KeptSpec:
     """A run known by its folder, ``digest``, without the settings that it was trained with: it draws,
-    validates and is exported, and cannot be trained on. ``models`` are what it is laid over."""
+    validates and is exported, and cannot be trained on. ``models`` are what it is laid over; ``lora`` is its
+    target where that is one, for counting memory."""
 
     digest: str
     models: ModelsSpec
     objective: Objective = "epsilon"
     label: str = local("")
+    lora: LoRATarget | None = local(None)  # noqa: RUF009
 
 
 @dataclass(frozen=True)
