@@ -86,7 +86,7 @@ def spec_of(studio: ModuleType, models: ModelsSpec, **changes: Any) -> RunSpec:
 
 def state_of(trainer: Trainer) -> list[torch.Tensor]:
     """Every tensor that a trainer holds between two steps, on whatever device."""
-    objective = trainer.objective
+    objective: Any = trainer.objective
     tensors = [
         each for module in (*objective.modules.values(), objective.unet) for each in tensors_of(module)
     ]
