@@ -150,7 +150,7 @@ def _weights(task: Task, config: dict[str, Any]) -> Footprint:
     plain = _build(replace(task, brings=False, modules=""), config) if task.kind == "draw" else made
     for name, layer in plain.module.named_modules():
         if is_worth_it(layer) and not _trains(task, f"{name}.weight"):
-            linear.append(layer.weight.shape)  # type: ignore[union-attr]
+            linear.append(layer.weight.shape)
     if task.tokens:
         trained.append(task.tokens * json.loads(task.text_config)["hidden_size"])
     return Footprint(
