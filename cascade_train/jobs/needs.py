@@ -61,14 +61,16 @@ def corners(task: Task) -> list[list[Task]]:
 
 
 def between(task: Task, known: Callable[[str], Any] | None = None) -> Footprint | None:
-    """The count of a LoRA of any rank and batch from ``known`` ones of others (the bundled ones): what is
-    alive at the peak is frozen, goes with the rank, with the batch, or with both."""
-    known = known or bundled().get
+    """The count of a LoRA of any rank and batch from those that are ``known`` (None: bundled).
+
+    What is alive at the peak is frozen, goes with the rank, with the batch, or with both.
+    """
     if task.kind != "train" or task.adapts != "lora":
         return None
     if not (1 <= task.rank <= MOST_RANK and task.batch <= MOST_BATCH):
         return None
-    rows = [[_footprint(known(each.name)) for each in row] for row in corners(task)]
+    look = known or bundled().get
+    rows = [[_footprint(look(each.name)) for each in row] for row in corners(task)]
     by_rank = [_line(BATCHES, [each for each in row if each is not None], task.batch) for row in rows]
     if any(None in row for row in rows):
         return None

@@ -20,6 +20,7 @@ from cascade_train.data.buckets import Buckets
 from cascade_train.jobs.tasks import Footprint, Task
 from cascade_train.jobs.ways import AS_IT_IS, LITE_B, Held, Way, frozen_bytes
 from cascade_train.models import build, clip, library, reading, weights
+from cascade_train.models.shapes import WIDTHS
 from cascade_train.models.spec import ModelsSpec, Part, PartFile
 from cascade_train.sampling.sizes import PictureSize
 from cascade_train.training.spec import LoRATarget, RunSpec
@@ -29,8 +30,6 @@ Counting = Callable[[Task], Footprint]
 LARGE = 300_000_000
 """Parameters from which on automatic checkpointing is on (`training.objectives.base`)."""
 NETWORKS: tuple[Part, ...] = ("stage_c", "stage_b")
-PREVIEWER_WIDTHS = (512, 256, 128, 128)
-"""Of the official previewer."""
 SHOWN = 4
 """Captions that a preview draws while training."""
 LONG = 3
@@ -274,7 +273,7 @@ def _decoder(models: ModelsSpec) -> str:
     """The configuration of the previewer that a compressor is trained with."""
     if library.has(models, "previewer"):
         return _config(models, "previewer")
-    return _text({"widths": PREVIEWER_WIDTHS})
+    return _text({"widths": WIDTHS})
 
 
 def _input(spec: RunSpec, part: Part) -> tuple[int, int]:

@@ -47,18 +47,18 @@ def config_for(part: Part, shapes: Shapes, metadata: Mapping[str, str] | None = 
         if part == "stage_a":
             from dataclasses import asdict
 
-            from cascade_train.models.stage_a import StageAConfig
+            from cascade_train.models.shapes import StageAConfig
 
             named = {
                 key.replace("vquantizer.embedding.", "vquantizer.codebook."): shapes[key] for key in shapes
             }
             return asdict(StageAConfig.from_shapes(named))
         if part == "compressor":
-            from cascade_train.models.compressor import config_from_shapes
+            from cascade_train.models.shapes import config_from_shapes
 
             return config_from_shapes(shapes)
         if part == "previewer":
-            from cascade_train.models.previewer import widths_from_shapes
+            from cascade_train.models.shapes import widths_from_shapes
 
             return {"widths": list(widths_from_shapes(shapes))}
     except (KeyError, IndexError):
@@ -76,7 +76,8 @@ def build(part: Part, config: Mapping[str, Any]) -> nn.Module:
 
         return StageNetwork(**{key: _tupled(value) for key, value in config.items()})
     if part == "stage_a":
-        from cascade_train.models.stage_a import StageA, StageAConfig
+        from cascade_train.models.shapes import StageAConfig
+        from cascade_train.models.stage_a import StageA
 
         return StageA(StageAConfig(**config))
     if part == "compressor":

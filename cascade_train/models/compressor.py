@@ -3,32 +3,19 @@ gives them unit variance. Module names are those of the official ``effnet_encode
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cascade_train.errors import CascadeError
 from cascade_train.models.layouts import factor_of
+from cascade_train.models.shapes import CHANNELS, V2_S
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 """ImageNet's statistics, which the backbone was trained with."""
-
-V2_S: tuple[tuple[str, int, int, int, int, int, int], ...] = (
-    ("fused", 1, 3, 1, 24, 24, 2),
-    ("fused", 4, 3, 2, 24, 48, 4),
-    ("fused", 4, 3, 2, 48, 64, 4),
-    ("mb", 4, 3, 2, 64, 128, 6),
-    ("mb", 6, 3, 1, 128, 160, 9),
-    ("mb", 6, 3, 2, 160, 256, 15),
-)
-"""EfficientNetV2-S (Tan & Le 2021, arXiv:2104.00298, table 4): kind, expansion, kernel, stride, channels in
-and out, layers."""
-
-CHANNELS = 16
 
 
 class Compressor(nn.Module):
@@ -69,21 +56,6 @@ class Compressor(nn.Module):
 
     def forward(self, normalised: Tensor) -> Tensor:
         return self.mapper(self.backbone(normalised))
-
-
-def config_from_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """The settings of the official file. Strides do not show in shapes, so no other can be inferred.
-
-    Raises:
-        CascadeError: the tensors are not those of EfficientNetV2-S with a mapper.
-    """
-    last = list(shapes.get("backbone.7.0.weight", ()))
-    if last != [1280, 256, 1, 1] or list(shapes.get("mapper.0.weight", ())) != [CHANNELS, 1280, 1, 1]:
-        raise CascadeError(
-            "this is not a semantic compressor that can be recognised",
-            fix="Use the official effnet_encoder.safetensors, or a file this project saved",
-        )
-    return {"blocks": [list(row) for row in V2_S], "last": 1280}
 
 
 def standardised(images: Tensor) -> Tensor:

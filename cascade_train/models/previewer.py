@@ -7,12 +7,11 @@ compressor is trained with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-WIDTHS = (512, 256, 128, 128)
-"""Channels at 1, 2, 4 and 8 times the latents' side, in the official file."""
+from cascade_train.models.shapes import WIDTHS
 
 
 class Previewer(nn.Module):
@@ -35,11 +34,3 @@ class Previewer(nn.Module):
 
     def forward(self, latents: Tensor) -> Tensor:
         return self.blocks(latents.to(next(self.parameters()).dtype))
-
-
-def widths_from_shapes(shapes: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
-    """The widths of a file with these tensors."""
-    return tuple(shapes[f"blocks.{index}.weight"][0] for index in (0, 9, 15, 21))
-
-
-__all__ = ["WIDTHS", "Previewer", "widths_from_shapes"]

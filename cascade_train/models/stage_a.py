@@ -3,41 +3,14 @@ arXiv:2211.07292). Module names are those of the official ``stage_a.safetensors`
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cascade_train.models.layouts import Shapes
+from cascade_train.models.shapes import StageAConfig
 
 SCALE = 0.43
 """Stage B sees Stage A's own latents divided by this, which gives them about unit variance."""
-
-
-@dataclass(frozen=True)
-class StageAConfig:
-    """``width`` channels at half the picture's side, ``inner`` at a quarter, ``blocks`` residual blocks in
-    the decoder's inner level, ``latent`` channels, ``codes`` codebook entries."""
-
-    width: int = 192
-    inner: int = 384
-    blocks: int = 12
-    latent: int = 4
-    codes: int = 8192
-
-    @staticmethod
-    def from_shapes(shapes: Shapes) -> StageAConfig:
-        """The configuration of a file with these tensors."""
-        indices = {int(m[1]) for key in shapes if (m := re.match(r"up_blocks\.(\d+)\.gammas$", key))}
-        return StageAConfig(
-            width=shapes["in_block.1.weight"][0],
-            inner=shapes["down_blocks.1.weight"][0],
-            blocks=len(indices) - 1,
-            latent=shapes["vquantizer.codebook.weight"][1],
-            codes=shapes["vquantizer.codebook.weight"][0],
-        )
 
 
 class MixingBlock(nn.Module):

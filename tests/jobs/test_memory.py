@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -233,3 +235,17 @@ def test_the_real_model_is_planned_from_its_headers(
     assert main(["run", "lora.json", "--models-dir", str(full_size), "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "needs 8.8 GB of memory" in out and "Memory: 8.8 GB at most, in Train it (#6)" in out
+
+
+def test_what_is_known_is_said_without_torch(full_size: Path, tmp_path: Path) -> None:
+    """Which takes seconds to import: the line of a dry run is there at once."""
+    (tmp_path / "input" / "mine").mkdir(parents=True)
+    Image.new("RGB", (800, 800)).save(tmp_path / "input" / "mine" / "cat.png")
+    prompt = headers.defaults(headers.graph(tmp_path / "input" / "mine"))
+    (tmp_path / "lora.json").write_text(json.dumps(prompt), encoding="utf-8")
+    code = "import sys; from cascade_train.cli import main; code = main(sys.argv[1:]); assert not code; "
+    code += "assert 'torch' not in sys.modules"
+    words = ["run", "lora.json", "--dry-run", "--models-dir", str(full_size)]
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Memory: " in done.stdout

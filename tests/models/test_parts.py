@@ -9,7 +9,8 @@ import torch
 
 from cascade_train.errors import CascadeError
 from cascade_train.models import build, compressor, library
-from cascade_train.models.stage_a import SCALE, StageA, StageAConfig, psnr
+from cascade_train.models.shapes import StageAConfig
+from cascade_train.models.stage_a import SCALE, StageA, psnr
 from cascade_train.models.text import encode_text, text_length, with_new_tokens
 
 
