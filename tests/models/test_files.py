@@ -408,7 +408,7 @@ def test_loading_takes_no_second_copy(tmp_path: Path, layout: Layout, kind: torc
         )
         peak, held = map(int, run.stdout.split())
         size = path.stat().st_size
-        assert held > 2e8 and peak <= size * 1.1
+        assert held > 2e8 and peak <= size * 1.1 + 24e6, "the libraries take some beside so small a file"
     finally:
         path.unlink()
 
