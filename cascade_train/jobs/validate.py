@@ -71,7 +71,7 @@ def draw_prompts(models: ModelsSpec, prompts: Prompts, host: Host) -> Tensor:
     Where ``host`` is one of several processes each draws its share, and all get all pictures.
     """
 
-    library.ask_for_room(models, ("text", "stage_c", "stage_b"), host)
+    library.ask_for_room(models, ("text", "stage_c", "stage_b", "stage_a"), host)
 
     def drawn(first: int, last: int) -> Tensor:
         return draw_some(models, prompts, first, last, device=host.device, progress=progress_of(host))

@@ -63,6 +63,7 @@ def encode_prompt(models: ModelsSpec, text: str, image: Tensor | None, host: Hos
         CascadeError: an image, and the models have no image encoder.
     """
     say_too_long(models, [text], host)
+    library.ask_for_room(models, ("text",) if image is None else ("text", "image"), host)
     condition = encode_prompts(models, [text], host.device)
     if image is not None:
         condition = with_image(models, condition, image[:1].clone(), host.device)
@@ -173,12 +174,15 @@ def decode_stage_b(
 
 def decode_stage_a(models: ModelsSpec, stage_b: Latent, host: Host) -> Tensor:
     """Pictures (B, H, W, 3) in [0, 1] of Stage B's latents."""
-    return stages.decode_a(models, samples_of(stage_b, 4, "Decode Stage A").clone(), host.device)
+    latents = samples_of(stage_b, 4, "Decode Stage A").clone()
+    library.ask_for_room(models, ("stage_a",), host)
+    return stages.decode_a(models, latents, host.device)
 
 
 def encode_stage_c(models: ModelsSpec, image: Tensor, host: Host) -> Latent:
     """Stage C's latents of pictures (B, H, W, 3) in [0, 1], resized to a size that can be drawn."""
     size = picture_size(library.geometry(models), *_rounded(models, image))
+    library.ask_for_room(models, ("compressor",), host)
     latents = stages.encode_c(models, fitted(image.clone(), size), host.device)
     return {"samples": latents, PICTURE: size.picture}
 
@@ -190,12 +194,15 @@ def encode_stage_a(models: ModelsSpec, image: Tensor, host: Host) -> Latent:
         CascadeError: a side that Stage A and Stage B cannot draw.
     """
     picture_size(library.geometry(models), image.shape[2], image.shape[1])
+    library.ask_for_room(models, ("stage_a",), host)
     return {"samples": stages.encode_a(models, image.clone(), host.device)}
 
 
 def preview_latent(models: ModelsSpec, stage_c: Latent, host: Host) -> Tensor:
     """Small pictures (B, H, W, 3) in [0, 1] of Stage C's latents, by the previewer."""
-    return stages.preview_latents(models, samples_of(stage_c, 16, "Preview Latent").clone(), host.device)
+    latents = samples_of(stage_c, 16, "Preview Latent").clone()
+    library.ask_for_room(models, ("previewer",), host)
+    return stages.preview_latents(models, latents, host.device)
 
 
 def samples_of(latent: Latent, channels: int, node: str) -> Tensor:

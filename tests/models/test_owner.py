@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -15,9 +16,10 @@ import torch
 from torch import nn
 
 from cascade_train.errors import CascadeError
+from cascade_train.host.headless import HeadlessHost, headless_folders
 from cascade_train.models import library, owner
 from cascade_train.models.spec import ModelsSpec
-from cascade_train.sampling import stages, tiles
+from cascade_train.sampling import links, stages, tiles
 from cascade_train.sampling.conditioning import encode_prompts
 from cascade_train.sampling.pipeline import text_to_image
 from cascade_train.training import run
@@ -280,3 +282,37 @@ def test_memory_that_a_full_run_takes_is_its_own(
     assert held() == ["stage_c"] and library.part(applied, "stage_c") is module
     state = run.trained(position).tensors
     assert all(torch.equal(value, state[f"stage_c.{name}"]) for name, value in module.state_dict().items())
+
+
+class AskedHost(HeadlessHost):
+    """A host on a device of its own that counts how often it is asked to unload its models."""
+
+    asked = 0
+
+    def make_room(self) -> None:
+        self.asked += 1
+
+
+def test_the_host_is_asked_for_room_by_all_that_draws_and_encodes(nano: ModelsSpec, tmp_path: Path) -> None:
+    """On a full device it is asked before any part is loaded; where there is room it is left alone."""
+    host = AskedHost(headless_folders(tmp_path), "meta")
+    picture = torch.zeros(1, 64, 64, 3)
+    stage_c, stage_b = {"samples": torch.zeros(1, 16, 2, 2)}, {"samples": torch.zeros(1, 4, 16, 16)}
+    works: list[Any] = [
+        lambda: links.encode_prompt(nano, "a red circle", None, host),
+        lambda: links.decode_stage_a(nano, stage_b, host),
+        lambda: links.encode_stage_c(nano, picture, host),
+        lambda: links.encode_stage_a(nano, picture, host),
+        lambda: links.preview_latent(nano, stage_c, host),
+    ]
+    try:
+        for limit, each in ((1, 1), (1 << 40, 0)):
+            for work in works:
+                library.forget()
+                owner.set_limit("meta", limit)
+                host.asked = 0
+                with suppress(Exception):  # nothing is worked out on a device that keeps no values
+                    work()
+                assert host.asked == each
+    finally:
+        owner.set_limit("meta", None)
