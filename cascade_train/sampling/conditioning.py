@@ -108,6 +108,7 @@ def of_states(states: TextStates) -> Conditioning:
 
 def say_too_long(models: ModelsSpec, prompts: Sequence[str], host: Host) -> None:
     """Warn of prompts whose ends are not read."""
+    library.ask_for_room(models, ("text",), host)
     with library.use(models, "text", host.device) as encoder:
         line = too_long(encoder.tokenizer, dict.fromkeys(prompts), models.captions).line(models.captions)
     if line and host.rank == 0:

@@ -63,9 +63,9 @@ def encode_prompt(models: ModelsSpec, text: str, image: Tensor | None, host: Hos
         CascadeError: an image, and the models have no image encoder.
     """
     say_too_long(models, [text], host)
-    library.ask_for_room(models, ("text",) if image is None else ("text", "image"), host)
     condition = encode_prompts(models, [text], host.device)
     if image is not None:
+        library.ask_for_room(models, ("image",), host)
         condition = with_image(models, condition, image[:1].clone(), host.device)
     return to_link(condition)
 
@@ -246,7 +246,10 @@ def _told(condition: Conditioning) -> dict[str, Any]:
 
 
 def _or_empty(models: ModelsSpec, link: ConditioningLink | None, host: Host) -> Conditioning:
-    return encode_prompts(models, [""], host.device) if link is None else from_link(link)
+    if link is not None:
+        return from_link(link)
+    library.ask_for_room(models, ("text",), host)
+    return encode_prompts(models, [""], host.device)
 
 
 __all__ = [
