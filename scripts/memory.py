@@ -1,6 +1,6 @@
 """What training and drawing with the official models need of memory, as a table for the docs.
 
-    python -m scripts.memory [--models-dir DIR]
+    python -m scripts.memory --models-dir DIR
 
 Counts from the headers of the official files: of those in DIR, laid out as ComfyUI's models folder, weights
 are not read. ``--remember`` keeps the counts in the package, so that nobody counts them again.

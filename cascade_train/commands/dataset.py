@@ -213,6 +213,8 @@ def _inspect(args: argparse.Namespace) -> int:
     report = replace(report, unused=(*stray, *report.unused))
     host.sink._clear()
     notes = opened.notes(args.batch_size) if report.samples else ()
+    long, said = _too_long(opened, args.nano, lines, host) if report.samples else (None, "")
+    notes = (*notes, said) if said else notes
     if args.preview and report.samples:
         from cascade_train.jobs.prepare import samples_grid
 
@@ -221,7 +223,7 @@ def _inspect(args: argparse.Namespace) -> int:
             opened = open_dataset(dataset.with_captions(spec), multiple=multiple, native_side=side, host=host)
         args.preview.parent.mkdir(parents=True, exist_ok=True)
         samples_grid(opened, min(24, report.samples)).save(args.preview)
-    for sample in lines:
+    for sample in lines if args.listed else ():
         print(json.dumps(sample.data(), ensure_ascii=False) if args.json else sample.line())
     if not (args.listed and args.json):
         print(report.text())
@@ -232,11 +234,37 @@ def _inspect(args: argparse.Namespace) -> int:
     if args.json:
         print(
             json.dumps(
-                {"path": args.path, **report.data(), "notes": list(notes), "digest": dataset.digest},
+                {
+                    "path": args.path,
+                    **report.data(),
+                    "too_long": long,
+                    "notes": list(notes),
+                    "digest": dataset.digest,
+                },
                 ensure_ascii=False,
             )
         )
     return 0
+
+
+def _too_long(opened: OpenDataset, nano: bool, lines: list[Listed], host: Any) -> tuple[int | None, str]:
+    """How many captions the text encoder does not read to their end (None: not counted), and a line of it."""
+    from cascade_train.models.captions import too_long
+    from cascade_train.models.clip import load_tokenizer
+    from cascade_train.models.library import nano_folder
+    from cascade_train.training.too_long import in_dataset
+
+    try:
+        tokenizer = load_tokenizer(nano_folder() / "text" if nano else Path(__file__))
+    except CascadeError:
+        how = "pip install 'cascade-train[clip]'"
+        return None, f"captions longer than CLIP's 77 tokens are not counted: there is no tokenizer ({how})"
+    if opened.dataset.streamed:
+        found = too_long(tokenizer, [caption for line in lines for caption in line.captions], "cut")
+    else:
+        found = in_dataset(tokenizer, opened, "cut", host)
+        host.sink._clear()
+    return found.count, found.line("cut")
 
 
 def _named(text: str) -> Path:
@@ -264,7 +292,8 @@ def _report(opened: Any, args: argparse.Namespace, progress: Progress, lines: li
 
     if opened.dataset.streamed:
         most = max(0, args.limit)
-        return survey_listed(opened, lines if args.listed else None, most, args.decode, progress)
+        # captions are looked at for their length where their number is bounded
+        return survey_listed(opened, lines if args.listed or most else None, most, args.decode, progress)
     damaged: dict[int, tuple[str, str]] = {}
     report = _decoded(opened, progress, damaged) if args.decode else opened.report
     if args.listed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -99,6 +100,24 @@ def test_pack_and_inspect_the_shards(make_folder: MakeFolder, tmp_path: Path) ->
         seen = last(call(tmp_path, "dataset", "inspect", name, "--json", "--nano"))
         assert seen["bad"] == 0 and (seen["samples"] == 9 or "{" in name)
     assert "exists already" in call(tmp_path, "dataset", "pack", root, "set/out.tar", ok=False).stderr
+
+
+@pytest.mark.parametrize("nano", [True, False], ids=["nano", "CLIP"])
+def test_captions_behind_the_text_limit_are_counted(
+    make_folder: MakeFolder, server: str, tmp_path: Path, nano: bool
+) -> None:
+    """Of a folder, its tar, and the tar streamed."""
+    root = make_folder([(64, 64)] * 5)
+    for number, file in enumerate(sorted(root.glob("*.txt"))):
+        file.write_text("red circle " * (40 if number < 3 else 2), encoding="utf-8")
+    call(tmp_path, "dataset", "pack", root, "long.tar")
+    if not nano and importlib.util.find_spec("clip") is None:
+        pytest.skip("CLIP's vocabulary is not here: pip install --no-deps clip-anytorch")
+    for place in (root, "long.tar", f"{server}/long.tar"):
+        told = last(call(tmp_path, "dataset", "inspect", place, "--json", *["--nano"] * nano))
+        assert (told["samples"], told["too_long"]) == (5, 3), place
+        (note,) = [note for note in told["notes"] if "tokens that are read" in note]
+        assert f"3 of 5 captions are longer than the {30 if nano else 75} tokens" in note
 
 
 def test_remote_shards_are_streamed_and_told_of(server: str, shards: list[Path], tmp_path: Path) -> None:

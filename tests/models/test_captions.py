@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
+import io
 import json
+import math
 import os
 import subprocess
 import sys
+import tarfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +22,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from cascade_train.data.sources import folder_dataset
+from cascade_train.data.sources import folder_dataset, tars_dataset
 from cascade_train.data.spec import CaptionSpec, Dataset
 from cascade_train.errors import CascadeError
 from cascade_train.jobs.prepare import dataset_preview, with_caches
@@ -212,6 +218,43 @@ def test_what_is_cut_is_said_once_with_its_number(room: Room, models: ModelsSpec
         "tokens that are read"
         not in dataset_preview(data, whole, count=3, seed=0, batch_size=1, host=again)[1]
     )
+
+
+def test_a_stream_says_what_it_cuts_as_it_comes(room: Room, models: ModelsSpec, whole: ModelsSpec) -> None:
+    """Nobody knows a stream's captions before; in chunks it trains as the folder does, and cuts nothing."""
+    tar = room.root / "set.tar"
+    with tarfile.open(tar, "w") as box:
+        for number, caption in enumerate((SHORT, LONG, LONGER)):
+            picture = io.BytesIO()
+            Image.new("RGB", (64, 64), (20 * number, 0, 0)).save(picture, format="PNG")
+            for ending, data in ((".png", picture.getvalue()), (".txt", caption.encode())):
+                member = tarfile.TarInfo(f"{number}{ending}")
+                member.size = len(data)
+                box.addfile(member, io.BytesIO(data))
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            return
+
+    serve = functools.partial(Quiet, directory=str(room.root))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        room.host._folders = replace(room.host.folders, allowed_hosts=("127.0.0.1",))
+        place = f"http://127.0.0.1:{server.server_address[1]}/set.tar"
+        data = tars_dataset(place, shuffle=1, host=room.host)
+        for each in (whole, models):
+            spec = room.studio.spec("lora", each, dataset=data, batch_size=3, caption_dropout=0.0)
+            _, metrics = run.train(run.start(spec, room.host), 2, host=room.host)
+            assert all(math.isfinite(row["loss"]) for row in metrics.rows)
+            assert bool(room.told()) == (each is models)
+        server.shutdown()
+    first, *_, last = room.told()
+    assert "the caption is longer than the 30 tokens" in first and "more are counted as they come" in first
+    assert "2 captions that were streamed are longer" in last
+    run.release()
+    again = room.studio.CountingHost(room.root / "output")
+    run.train(run.start(spec, again), 2, host=again)
+    assert last in again.sink.warnings, "also when nothing is left to train"
 
 
 def test_prompts_that_are_cut_are_said(room: Room, models: ModelsSpec) -> None:
