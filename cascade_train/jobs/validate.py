@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,9 @@ from cascade_train.jobs.drawn import drawing_of, in_floats, keep_picture, stem
 from cascade_train.models import library
 from cascade_train.models.spec import ModelsSpec
 from cascade_train.ranks.talk import agreed, shared_out
+from cascade_train.sampling import stages
 from cascade_train.sampling.conditioning import say_too_long
+from cascade_train.sampling.sizes import picture_size
 from cascade_train.sampling.spec import Prompts
 from cascade_train.sampling.validation import draw_some, validation_grid
 from cascade_train.training.run import apply_trained
@@ -71,7 +74,9 @@ def draw_prompts(models: ModelsSpec, prompts: Prompts, host: Host) -> Tensor:
     Where ``host`` is one of several processes each draws its share, and all get all pictures.
     """
 
-    library.ask_for_room(models, ("text", "stage_c", "stage_b", "stage_a"), host)
+    size = picture_size(library.geometry(models), prompts.width, prompts.height)
+    work = max(stages.C_BYTES * prod(size.stage_c), stages.A_BYTES * prod(size.stage_b))
+    library.ask_for_room(models, ("text", "stage_c", "stage_b", "stage_a"), host, work)
 
     def drawn(first: int, last: int) -> Tensor:
         return draw_some(models, prompts, first, last, device=host.device, progress=progress_of(host))

@@ -193,8 +193,9 @@ def in_place(spec: ModelsSpec, parts: Sequence[Part], device: str) -> Iterator[N
         yield
 
 
-def ask_for_room(spec: ModelsSpec, parts: Sequence[Part], host: Host) -> None:
-    """Let the host unload its own models where the largest of ``parts`` does not fit beside them.
+def ask_for_room(spec: ModelsSpec, parts: Sequence[Part], host: Host, work: int = 0) -> None:
+    """Let the host unload its own models where the largest of ``parts`` does not fit beside them, with
+    ``work`` bytes of activations for one picture.
 
     ComfyUI keeps what it used last on the GPU, outside of our accounting.
     """
@@ -206,7 +207,7 @@ def ask_for_room(spec: ModelsSpec, parts: Sequence[Part], host: Host) -> None:
         for file in spec.parts
         if file.part in parts and not owner.lies_on((*_name(spec, file), ()), device)
     ]
-    if sizes and owner.free_bytes(device) < max(sizes):
+    if (sizes or work) and owner.free_bytes(device) < max(sizes, default=0) + work:
         host.make_room()
 
 

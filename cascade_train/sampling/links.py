@@ -7,6 +7,7 @@ made in inference mode.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from torch import Tensor
@@ -102,7 +103,7 @@ def sample_stage_c(
     settings = SamplerSettings(steps, cfg, rescale, sampler, shift, rescale_of)
 
     def draw() -> Tensor:
-        library.ask_for_room(models, ("stage_c",), host)
+        library.ask_for_room(models, ("stage_c",), host, stages.C_BYTES * prod(size.stage_c))
         return stages.sample_c(
             models,
             condition,
@@ -153,7 +154,7 @@ def decode_stage_b(
     settings = SamplerSettings(steps, cfg, rescale, sampler, rescale_of=rescale_of)
 
     def draw() -> Tensor:
-        library.ask_for_room(models, ("stage_b",), host)
+        library.ask_for_room(models, ("stage_b",), host, stages.B_BYTES * prod(size.stage_b))
         return stages.sample_b(
             models,
             latents,
@@ -175,14 +176,14 @@ def decode_stage_b(
 def decode_stage_a(models: ModelsSpec, stage_b: Latent, host: Host) -> Tensor:
     """Pictures (B, H, W, 3) in [0, 1] of Stage B's latents."""
     latents = samples_of(stage_b, 4, "Decode Stage A").clone()
-    library.ask_for_room(models, ("stage_a",), host)
+    library.ask_for_room(models, ("stage_a",), host, stages.A_BYTES * prod(latents.shape[2:]))
     return stages.decode_a(models, latents, host.device)
 
 
 def encode_stage_c(models: ModelsSpec, image: Tensor, host: Host) -> Latent:
     """Stage C's latents of pictures (B, H, W, 3) in [0, 1], resized to a size that can be drawn."""
     size = picture_size(library.geometry(models), *_rounded(models, image))
-    library.ask_for_room(models, ("compressor",), host)
+    library.ask_for_room(models, ("compressor",), host, stages.COMPRESSOR_BYTES * prod(size.encoded))
     latents = stages.encode_c(models, fitted(image.clone(), size), host.device)
     return {"samples": latents, PICTURE: size.picture}
 
@@ -193,15 +194,15 @@ def encode_stage_a(models: ModelsSpec, image: Tensor, host: Host) -> Latent:
     Raises:
         CascadeError: a side that Stage A and Stage B cannot draw.
     """
-    picture_size(library.geometry(models), image.shape[2], image.shape[1])
-    library.ask_for_room(models, ("stage_a",), host)
+    size = picture_size(library.geometry(models), image.shape[2], image.shape[1])
+    library.ask_for_room(models, ("stage_a",), host, stages.A_BYTES * prod(size.stage_b))
     return {"samples": stages.encode_a(models, image.clone(), host.device)}
 
 
 def preview_latent(models: ModelsSpec, stage_c: Latent, host: Host) -> Tensor:
     """Small pictures (B, H, W, 3) in [0, 1] of Stage C's latents, by the previewer."""
     latents = samples_of(stage_c, 16, "Preview Latent").clone()
-    library.ask_for_room(models, ("previewer",), host)
+    library.ask_for_room(models, ("previewer",), host, stages.PREVIEWER_BYTES * prod(latents.shape[2:]))
     return stages.preview_latents(models, latents, host.device)
 
 

@@ -198,16 +198,25 @@ class Probe:
         return {"required": {}}
 
     def run(self):
+        import torch
+        from comfy import model_management
+        from comfy.model_patcher import ModelPatcher
         from PIL import Image
         from cascade_train.host.comfy import ComfyHost
 
+        place = model_management.get_torch_device()
+        theirs = ModelPatcher(torch.nn.Linear(4, 4), place, torch.device("cpu"))
+        model_management.load_models_gpu([theirs])
+        loaded = len(model_management.current_loaded_models)
         host = ComfyHost()
         host.progress(1, 2, "half way", Image.new("RGB", (32, 24), "red"))
         host.warn("mind the step")
         host.make_room()
+        loaded = f"{loaded} {len(model_management.current_loaded_models)}"
         host.check_interrupt()
         folders = host.folders
-        return {"ui": {"text": [host.device, str(folders.input), str(folders.runs), *sorted(folders.models)]}}
+        told = [loaded, host.device, str(folders.input), str(folders.runs), *sorted(folders.models)]
+        return {"ui": {"text": told}}
 
 NODE_CLASS_MAPPINGS = {"Probe": Probe}
 """

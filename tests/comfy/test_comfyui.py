@@ -153,14 +153,15 @@ def test_an_interrupted_training_goes_on_where_it_was_and_ends_the_same(
     ).read_bytes()
 
 
-def test_previews_texts_and_warnings_reach_the_browser(server: Any) -> None:
+def test_previews_texts_warnings_and_requests_for_room_arrive(server: Any) -> None:
     queued = server.queue({"1": {"class_type": "Probe", "inputs": {}}})
     assert queued.finished()["type"] == "execution_success"
     assert [(m["value"], m["max"], m["node"]) for m in queued.of_kind("progress")] == [(1, 2, "1")]
     assert any(b"\xff\xd8\xff" in message[:64] for message in queued.previews), "a JPEG"
     assert any(b"half way" in message for message in queued.previews)
     assert queued.of_kind("cascade.warning") == [{"text": "mind the step"}]
-    device, source, runs, *models = queued.outputs()["1"]["text"]
+    loaded, device, source, runs, *models = queued.outputs()["1"]["text"]
+    assert loaded == "1 0", "ComfyUI's own model has left where room was asked for"
     assert device == "cpu" and Path(source) == server.base / "input"
     assert Path(runs) == server.output / "cascade" / "runs"
     assert {"checkpoints", "vae", "loras"} <= set(models) and "custom_nodes" not in models

@@ -227,10 +227,10 @@ def test_a_stream_says_what_it_cuts_as_it_comes(room: Room, models: ModelsSpec, 
         for number, caption in enumerate((SHORT, LONG, LONGER)):
             picture = io.BytesIO()
             Image.new("RGB", (64, 64), (20 * number, 0, 0)).save(picture, format="PNG")
-            for ending, data in ((".png", picture.getvalue()), (".txt", caption.encode())):
+            for ending, content in ((".png", picture.getvalue()), (".txt", caption.encode())):
                 member = tarfile.TarInfo(f"{number}{ending}")
-                member.size = len(data)
-                box.addfile(member, io.BytesIO(data))
+                member.size = len(content)
+                box.addfile(member, io.BytesIO(content))
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
