@@ -1,0 +1,1 @@
+"""Control: filters that make of a picture what a ControlNet is steered by, and the ControlNet."""
