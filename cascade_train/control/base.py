@@ -19,9 +19,12 @@ class Chance:
     index: int = 0
 
 
+NO_CHANCE = Chance()
+
+
 @dataclass(frozen=True)
 class Control(ABC):
-    """A control filter. Subclasses are frozen dataclasses of plain settings, named in the run by their digest.
+    """A control filter. Subclasses are frozen dataclasses of plain settings; their digest names a run.
 
     `apply` runs where samples are loaded, on the CPU, in several threads at once.
     """
@@ -49,7 +52,7 @@ class Control(ABC):
 
     @abstractmethod
     def apply(
-        self, picture: np.ndarray, chance: Chance = Chance(), given: np.ndarray | None = None
+        self, picture: np.ndarray, chance: Chance = NO_CHANCE, given: np.ndarray | None = None
     ) -> np.ndarray:
         """The control of one picture.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cascade_train.control.base import Chance, Control
+from cascade_train.control.base import NO_CHANCE, Chance, Control
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,7 @@ class CannyControl(Control):
         return 1
 
     def apply(
-        self, picture: np.ndarray, chance: Chance = Chance(), given: np.ndarray | None = None
+        self, picture: np.ndarray, chance: Chance = NO_CHANCE, given: np.ndarray | None = None
     ) -> np.ndarray:
         import cv2
         import numpy as np
